@@ -1,0 +1,1 @@
+"""What every room speaks: errors, the model's specification, boxes, structures, timings and durable files."""

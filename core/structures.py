@@ -1,0 +1,89 @@
+"""The values that flow from a dataset to its results.
+
+Shape letters, used everywhere: N images, R proposals (RoIs), D detections, G ground truth boxes, A anchors per cell, L levels,
+K classes (background included), J keypoints, H W height and width in pixels.
+
+Boxes are float32 rows (x1, y1, x2, y2). Unless a name says otherwise they are in pixels of the original picture as the dataset
+knows it (`height`, `width`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float32: TypeAlias = NDArray[np.float32]
+Float64: TypeAlias = NDArray[np.float64]
+Int64: TypeAlias = NDArray[np.int64]
+Int32: TypeAlias = NDArray[np.int32]
+Bool: TypeAlias = NDArray[np.bool_]
+UInt8: TypeAlias = NDArray[np.uint8]
+
+ImageId: TypeAlias = int | str
+"""The dataset's own id of a picture; results carry it back unchanged."""
+
+
+def _no_boxes() -> Float32:
+    return np.zeros((0, 4), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class RoidbEntry:
+    """Is one picture of a dataset, with its ground truth where the dataset has any.
+
+    `boxes` (G, 4) have inclusive corners: x2 - x1 + 1 is the width. `classes` (G,) are contiguous, 1 for the dataset's first category
+    (0 is background). `areas` (G,) are the annotation's areas in square pixels, `crowd` (G,) marks crowd regions.
+    `height` and `width` are 0 until they are known (folders and lists are sized from the files' headers).
+    """
+
+    image_id: ImageId
+    path: Path
+    height: int
+    width: int
+    boxes: Float32 = field(default_factory=_no_boxes)
+    classes: Int32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    crowd: Bool = field(default_factory=lambda: np.zeros(0, np.bool_))
+    areas: Float32 = field(default_factory=lambda: np.zeros(0, np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBatch:
+    """Is what one engine call gets: pictures of one padded shape.
+
+    `pixels` (N, 3, H, W) float32, `im_info` (N, 3) float32 rows (padded height, padded width, scale), `sizes` (N, 2) float32 rows
+    (original height, original width), `ids` the N image ids in order.
+    """
+
+    pixels: Float32
+    im_info: Float32
+    sizes: Float32
+    ids: tuple[ImageId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """Is the RPN's answer for one picture: `boxes` (R, 4) in original pixels and `scores` (R,), by descending score."""
+
+    image_id: ImageId
+    boxes: Float32
+    scores: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Detections:
+    """Is a detector's answer for one picture, class by class, in the source program's order within a class.
+
+    `boxes` (D, 4) in original pixels, `scores` (D,), `classes` (D,) int64 from 1 (0 is background).
+    """
+
+    image_id: ImageId
+    boxes: Float32
+    scores: Float32
+    classes: Int64
+
+
+Result: TypeAlias = Proposals | Detections

@@ -1,0 +1,1 @@
+"""A model file made to run on a device."""

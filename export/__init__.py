@@ -1,0 +1,1 @@
+"""A checkpoint and its configuration made one ONNX file that describes itself."""

@@ -1,0 +1,1 @@
+"""Detectron checkpoints and configurations."""

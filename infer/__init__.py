@@ -1,0 +1,1 @@
+"""A dataset run: roidb, pictures, engine, results."""

@@ -1,0 +1,1 @@
+"""The operators that R-CNNs need beyond standard ONNX, one folder each."""

@@ -1,0 +1,1 @@
+"""What people look at: metrics and pictures made from results."""
