@@ -1,1 +1,1 @@
-"""Detectron checkpoints and configurations."""
+"""Detectron checkpoints: configuration, weights, and the network that the two make."""

@@ -1,0 +1,134 @@
+"""Stage timings: who spent how long on what, gathered lane by lane and summed up at the end.
+
+A lane is one thread of one worker. A `StageClock` belongs to one lane; another thread takes its samples, which travel to the parent in
+plain form and are merged there. Times are wall clock (`time.perf_counter`), in seconds while gathered and in milliseconds in reports.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+FORMAT_VERSION = 1
+
+Samples: TypeAlias = dict[str, array[float]]
+"""Stage name -> durations in seconds, in the order in which they were measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageStats:
+    """Is what the durations of one stage come to, in milliseconds; percentiles are of the nearest rank (always a measured value)."""
+
+    count: int
+    total_ms: float
+    mean_ms: float
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class StageClock:
+    """Gathers the durations of one lane's stages."""
+
+    def __init__(self) -> None:
+        self._samples: Samples = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        """Times the block as one sample of `stage`, also when it raises."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(stage, time.perf_counter() - start)
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Adds one duration."""
+        with self._lock:
+            self._samples.setdefault(stage, array("d")).append(seconds)
+
+    def take(self) -> Samples:
+        """Returns what was gathered since the last call, and starts anew."""
+        with self._lock:
+            taken, self._samples = self._samples, {}
+        return taken
+
+
+class StageLedger:
+    """Holds the samples of every worker and lane of a run, warm-up apart."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[int, str], Samples] = {}
+        self._warm_up: dict[int, Samples] = {}
+
+    def add(self, worker: int, lane: str, samples: Samples) -> None:
+        """Adds what one lane measured."""
+        merge_samples(self._lanes.setdefault((worker, lane), {}), samples)
+
+    def add_warm_up(self, worker: int, samples: Samples) -> None:
+        """Adds what a worker measured before its first picture."""
+        merge_samples(self._warm_up.setdefault(worker, {}), samples)
+
+    def total_s(self, *stages: str) -> float:
+        """Returns the sum of the stages' durations over all lanes, in seconds."""
+        return sum(
+            math.fsum(samples[stage]) for samples in self._lanes.values() for stage in stages if stage in samples
+        )
+
+    def report(self, *, wall_s: float, images: int, devices: Mapping[int, str]) -> dict[str, object]:
+        """Returns the content of timing.json: totals, then each worker with its lanes."""
+        workers = []
+        for worker, device in sorted(devices.items()):
+            lanes = {lane: samples for (owner, lane), samples in sorted(self._lanes.items()) if owner == worker}
+            workers.append(
+                {
+                    "worker": worker,
+                    "device": device,
+                    "stages": summarize(lanes.values()),
+                    "lanes": {lane: summarize([samples]) for lane, samples in lanes.items()},
+                    "warm_up": summarize([self._warm_up.get(worker, {})]),
+                }
+            )
+        return {
+            "format_version": FORMAT_VERSION,
+            "wall_s": wall_s,
+            "images": images,
+            "images_per_s": images / wall_s if wall_s > 0 else 0.0,
+            "stages": summarize(self._lanes.values()),
+            "warm_up": summarize(self._warm_up.values()),
+            "workers": workers,
+        }
+
+
+def merge_samples(into: Samples, more: Samples) -> None:
+    """Appends the samples of `more` to those of `into`, stage by stage."""
+    for stage, seconds in more.items():
+        into.setdefault(stage, array("d")).extend(seconds)
+
+
+def stage_stats(seconds: array[float]) -> StageStats:
+    """Returns the statistics of at least one duration."""
+    millis = np.sort(np.frombuffer(seconds, np.float64)) * 1000.0
+    ranks = [millis[max(0, int(np.ceil(share * millis.size)) - 1)] for share in (0.5, 0.9, 0.99)]
+    total = float(millis.sum())
+    return StageStats(millis.size, total, total / millis.size, *(float(rank) for rank in ranks), float(millis[-1]))
+
+
+def summarize(lanes: Iterable[Samples]) -> dict[str, dict[str, float]]:
+    """Returns stage -> statistics in milliseconds over several lanes' samples, stages in order of name."""
+    merged: Samples = {}
+    for samples in lanes:
+        merge_samples(merged, samples)
+    fields = StageStats.__slots__
+    stats = {stage: stage_stats(merged[stage]) for stage in sorted(merged)}
+    return {stage: {name: getattr(entry, name) for name in fields} for stage, entry in stats.items()}

@@ -1,0 +1,232 @@
+"""One dataset of a run, made ready: its images, its plan, its settings, and which of its shards are done already."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from roiline.core.errors import DataError, UsageError
+from roiline.core.files import remove_temporaries
+from roiline.core.spec import ImageRules, ModelSpec
+from roiline.core.structures import RoidbEntry
+from roiline.infer.datasets import load_dataset, with_sizes
+from roiline.infer.manifest import (
+    FAILED_FILE,
+    FORMAT_VERSION,
+    RUN_FILE,
+    SHARDS_FOLDER,
+    TIMING_FILE,
+    DatasetRecord,
+    Manifest,
+    ResultClass,
+    RunSettings,
+    check_same_run,
+    describe_environment,
+    read_manifest,
+)
+from roiline.infer.matching import match_classes
+from roiline.infer.messages import ImageWork, ShardWork
+from roiline.infer.outputs import result_path
+from roiline.infer.plan import Shape, Shard, plan_shards
+from roiline.infer.preparation import network_size
+from roiline.infer.request import FORMATS, RunRequest, spec_with_overrides
+from roiline.infer.roidb import Dataset
+from roiline.infer.shards import SUFFIX, ShardFile, find_done_shards, shard_path
+
+LOG = logging.getLogger("roiline.run")
+
+
+@dataclass(slots=True)
+class DatasetRun:
+    """Is one dataset of a run: its folder, its dataset with sizes, its manifest, its plan, and the shards that are done.
+
+    `before` is the manifest that the folder had, None for a new run.
+    """
+
+    out: Path
+    dataset: Dataset
+    entries: tuple[RoidbEntry, ...]
+    shapes: tuple[Shape, ...]
+    manifest: Manifest
+    before: Manifest | None
+    shards: tuple[Shard, ...]
+    done: dict[int, ShardFile]
+
+    @property
+    def shards_left(self) -> list[Shard]:
+        """Are the shards that are not on the disk."""
+        return [shard for shard in self.shards if shard.index not in self.done]
+
+    @property
+    def images_done(self) -> int:
+        """Is the number of images of the shards on the disk."""
+        return sum(len(self.shards[index].positions) for index in self.done)
+
+    def shard_work(self, shard: Shard, key: int) -> ShardWork:
+        """Returns the order for one shard, under the scheduler's number `key`."""
+        images = []
+        for position in shard.positions:
+            entry = self.entries[position]
+            size = (entry.height, entry.width) if entry.height > 0 and entry.width > 0 else None
+            images.append(ImageWork(position, entry.image_id, entry.path, size))
+        path = shard_path(self.out / SHARDS_FOLDER, shard.index)
+        return ShardWork(key, shard.index, path, self.manifest.identity, tuple(images))
+
+
+def resolve_exif(request: RunRequest, spec: ModelSpec) -> Literal["apply", "ignore"]:
+    """Returns how pictures are read: as asked, else as the model's source reads them."""
+    return spec.images.exif if request.exif == "as-source" else request.exif
+
+
+def load_datasets(request: RunRequest, spec: ModelSpec) -> list[tuple[Path, Dataset]]:
+    """Loads every dataset of a request, with the folder that its outputs go to.
+
+    Raises:
+        UsageError: two datasets have one name.
+        DataError: a dataset cannot be used.
+    """
+    names = request.class_names or (spec.class_names if spec.class_names_known else None)
+    datasets = [
+        load_dataset(
+            data.source,
+            images=data.images,
+            split=data.split,
+            limit=request.limit,
+            id_range=request.id_range,
+            class_names=names,
+            exif=resolve_exif(request, spec),
+        )
+        for data in request.data
+    ]
+    if len(datasets) == 1:
+        return [(request.out, datasets[0])]
+    twice = {one.name for one in datasets if sum(other.name == one.name for other in datasets) > 1}
+    if twice:
+        raise UsageError(
+            f"several datasets are named {sorted(twice)}: their outputs would go to one folder; run them apart"
+        )
+    return [(request.out / dataset.name, dataset) for dataset in datasets]
+
+
+def prepare_dataset_run(
+    request: RunRequest, spec: ModelSpec, out: Path, dataset: Dataset, *, source: str, engine: str, model_sha256: str
+) -> DatasetRun:
+    """Plans one dataset and looks at what is done; writes nothing.
+
+    Raises:
+        UsageError: `out` holds a run with other settings (and `request.fresh` is not set).
+        DataError: classes and categories do not fit, or run.json is damaged.
+    """
+    exif = resolve_exif(request, spec)
+    rules = spec_with_overrides(spec, request.overrides).images
+    entries = with_sizes(dataset.entries, exif=exif)
+    shapes = tuple(_network_shape(entry, rules) for entry in entries)
+    shards = plan_shards(shapes)
+    settings = RunSettings(
+        model_sha256=model_sha256,
+        engine=engine,
+        precision=spec.precision,
+        task=request.task,
+        dataset=dataset.fingerprint,
+        id_range=dataset.id_range,
+        exif=exif,
+        batch_mode=request.batch_mode,
+        batch_size=request.batch_size if request.batch_mode == "padded" else None,
+        overrides=request.overrides,
+    )
+    classes, order = _result_classes(request, spec, dataset)
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        identity=settings.identity,
+        settings=settings,
+        dataset=DatasetRecord(dataset.name, dataset.kind, source, dataset.total, dataset.problems),
+        classes=classes,
+        class_order=order,
+        plus_one=spec.conventions.plus_one,
+        config_yaml=spec.source.config_yaml,
+        shard_sizes=tuple(len(shard.positions) for shard in shards),
+        named_range=None if request.id_range is None else dataset.id_range,
+        started_at=time.time(),
+        finished=False,
+        request={key: str(value) for key, value in request_fields(request).items()},
+        environment=describe_environment(),
+    )
+    before, done = (None, {}) if request.fresh else _find_done(out, manifest, shards)
+    return DatasetRun(out, dataset, entries, shapes, manifest, before, shards, done)
+
+
+def request_fields(request: RunRequest) -> dict[str, object]:
+    """Returns what stands under `request` in run.json: how the run was started, beyond what its settings say."""
+    return {
+        "model": str(request.model),
+        "engine": request.engine,
+        "batch_size": request.batch_size,
+        "formats": ", ".join(request.formats),
+        "devices": ", ".join(slot.label for slot in request.slots),
+        "limit": request.limit,
+        "fresh": request.fresh,
+    }
+
+
+def _network_shape(entry: RoidbEntry, rules: ImageRules) -> Shape:
+    """Returns the padded shape of an image; (0, 0) where its size is not known, because its file cannot be read."""
+    if entry.height <= 0 or entry.width <= 0:
+        return (0, 0)
+    size = network_size(entry.height, entry.width, rules)
+    return (size.padded_height, size.padded_width)
+
+
+def _result_classes(
+    request: RunRequest, spec: ModelSpec, dataset: Dataset
+) -> tuple[tuple[ResultClass, ...], tuple[int, ...]]:
+    """Returns the results' classes, in the order of the dataset's categories, and the result's class of each class of the model."""
+    if request.task == "proposals":
+        return (), (0,)
+    if request.class_names is not None and not spec.class_names_known:
+        spec = replace(spec, class_names=request.class_names, class_names_known=True)
+    paired = match_classes(spec, dataset)
+    if not dataset.categories:
+        classes = tuple(ResultClass(i, name) for i, name in zip(paired.category_ids, paired.names, strict=True))
+        return classes, tuple(range(len(classes) + 1))
+    place = {category.id: number for number, category in enumerate(dataset.categories, 1)}
+    classes = tuple(ResultClass(category.id, category.name) for category in dataset.categories)
+    return classes, (0, *(place[category_id] for category_id in paired.category_ids))
+
+
+def _find_done(out: Path, manifest: Manifest, shards: Sequence[Shard]) -> tuple[Manifest | None, dict[int, ShardFile]]:
+    folder = out / SHARDS_FOLDER
+    before = read_manifest(out)
+    if before is None:
+        if any(folder.glob(f"*{SUFFIX}")):
+            raise DataError(f"{out}: has shards but no {RUN_FILE} that says whose they are; start over with --fresh")
+        return None, {}
+    check_same_run(out, before.settings, manifest.settings)
+    done, problems = find_done_shards(folder, [shard.positions for shard in shards], identity=manifest.identity)
+    for problem in problems:
+        LOG.warning("%s; its images are computed again", problem)
+    return before, done
+
+
+def clear_outputs(out: Path, manifest: Manifest) -> None:
+    """Removes what an earlier run left in `out`: shards, result files and records; files that are not ours stay."""
+    folder = out / SHARDS_FOLDER
+    for path in [*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}.bad")]:
+        path.unlink()
+    manifests = [manifest]
+    try:
+        before = read_manifest(out)
+    except DataError:
+        before = None  # a damaged record is what starting over is for
+    if before is not None:
+        manifests.append(before)
+    for known in manifests:
+        for form in FORMATS[known.settings.task]:
+            result_path(out, known, form).unlink(missing_ok=True)
+    for name in (RUN_FILE, FAILED_FILE, TIMING_FILE):
+        (out / name).unlink(missing_ok=True)
+    if folder.is_dir():
+        remove_temporaries(folder)

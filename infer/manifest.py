@@ -1,0 +1,160 @@
+"""run.json: what a run is, so that it can go on, be joined with others, and be understood later.
+
+The identity of a run is the SHA-256 of its settings: everything that changes answers, and nothing else. Workers, devices, batch size (in
+batch mode `exact`) and formats may change when a run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from roiline.core.errors import DataError, UsageError
+from roiline.core.files import read_json_object, write_json
+from roiline.core.records import plain_from_record, record_from_plain
+from roiline.core.spec import Task
+from roiline.infer.request import BatchMode, RunOverrides
+
+FORMAT_VERSION = 1
+RUN_FILE = "run.json"
+FAILED_FILE = "failed.json"
+TIMING_FILE = "timing.json"
+SHARDS_FOLDER = "shards"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Is all that determines a run's answers.
+
+    `id_range` is what is really run over, in positions by ascending image id. `batch_size` is None in batch mode `exact`, where it
+    changes nothing.
+    """
+
+    model_sha256: str
+    engine: str
+    precision: str
+    task: Task
+    dataset: str
+    id_range: tuple[int, int]
+    exif: str
+    batch_mode: BatchMode
+    batch_size: int | None
+    overrides: RunOverrides
+
+    @property
+    def identity(self) -> str:
+        """Is the SHA-256 of these settings."""
+        text = json.dumps(plain_from_record(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultClass:
+    """Is one foreground class of the results: the dataset's category id and name."""
+
+    category_id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRecord:
+    """Is the dataset of a run: how it was named, and how many images the whole of it has."""
+
+    name: str
+    kind: str
+    source: str
+    total: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Is the content of run.json.
+
+    `classes` are in the order of the results' classes, 1 first; `class_order[k]` is the result's class for the model's class k
+    (class_order[0] is 0). `shard_sizes` are the images of each shard. `named_range` is the range that result files are named after.
+    `request` is what was asked for as JSON, `environment` what did it.
+    """
+
+    format_version: int
+    identity: str
+    settings: RunSettings
+    dataset: DatasetRecord
+    classes: tuple[ResultClass, ...]
+    class_order: tuple[int, ...]
+    plus_one: bool
+    config_yaml: str
+    shard_sizes: tuple[int, ...]
+    named_range: tuple[int, int] | None
+    started_at: float
+    finished: bool
+    request: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    workers: tuple[Mapping[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> int:
+        """Is how many images the run has."""
+        return self.settings.id_range[1] - self.settings.id_range[0]
+
+
+def read_manifest(out: Path) -> Manifest | None:
+    """Reads `run.json` of an OUT folder; None where there is none.
+
+    Raises:
+        DataError: it is damaged or of another format version.
+    """
+    path = out / RUN_FILE
+    if not path.exists():
+        return None
+    plain = read_json_object(path, format_version=FORMAT_VERSION)
+    manifest = record_from_plain(Manifest, plain, where=str(path))
+    if manifest.identity != manifest.settings.identity:
+        raise DataError(f"{path}: damaged: its identity does not fit its settings; start over with --fresh")
+    return manifest
+
+
+def write_manifest(out: Path, manifest: Manifest) -> None:
+    """Writes `run.json` durably."""
+    write_json(out / RUN_FILE, plain_from_record(manifest))
+
+
+def check_same_run(out: Path, before: RunSettings, now: RunSettings) -> None:
+    """Compares the settings of the run in `out` with those asked for now.
+
+    Raises:
+        UsageError: they differ; the message lists what.
+    """
+    differences = differing_settings(before, now)
+    if differences:
+        listed = "\n".join(f"  {name}: {old} there, {new} now" for name, old, new in differences)
+        raise UsageError(
+            f"{out}: holds another run; what differs:\n{listed}\nchoose another folder, or start over there with --fresh"
+        )
+
+
+def differing_settings(before: RunSettings, now: RunSettings) -> list[tuple[str, Any, Any]]:
+    """Returns (name, before, now) of each setting that differs, overrides one by one."""
+    old, new = plain_from_record(before), plain_from_record(now)
+    for plain in (old, new):
+        plain.update({f"overrides.{name}": value for name, value in plain.pop("overrides").items()})
+    return [(name, old[name], new[name]) for name in old if old[name] != new[name]]
+
+
+def describe_environment() -> dict[str, str]:
+    """Returns the versions that matter for answers and speed."""
+    versions = {"python": sys.version.split()[0], "platform": platform.platform()}
+    for package in ("roiline", "numpy", "opencv-python-headless", "opencv-python", "onnx"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue  # an installation has one of the two OpenCV packages
+    return versions

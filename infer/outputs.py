@@ -1,0 +1,158 @@
+"""The files that a finished run leaves beside its shards, and the joining of several runs over ranges of one dataset."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from roiline.core.errors import EXIT_DONE, EXIT_SOME_FAILED, DataError, UsageError
+from roiline.core.files import FolderLock, write_json
+from roiline.infer.formats import result_name, write_coco_boxes, write_detection_pickle, write_proposal_pickle
+from roiline.infer.manifest import (
+    FAILED_FILE,
+    FORMAT_VERSION,
+    RUN_FILE,
+    SHARDS_FOLDER,
+    Manifest,
+    differing_settings,
+    read_manifest,
+    write_manifest,
+)
+from roiline.infer.merge import DetectionTable, FailedImage, MergedResults
+from roiline.infer.request import DEFAULT_FORMATS, FORMATS, RunSummary
+from roiline.infer.shards import ShardFile, shard_path
+
+LOG = logging.getLogger("roiline.run")
+
+
+def choose_formats(task: str, asked: Sequence[str]) -> tuple[str, ...]:
+    """Returns the formats to write, each once: those asked for, else the task's default.
+
+    Raises:
+        UsageError: a format is not one of the task's.
+    """
+    known = FORMATS[task]  # type: ignore[index]
+    unknown = [form for form in asked if form not in known]
+    if unknown:
+        raise UsageError(f"--format {unknown[0]}: {task} can be written as {', '.join(known)}")
+    return tuple(dict.fromkeys(asked)) or DEFAULT_FORMATS[task]  # type: ignore[index]
+
+
+def result_path(out: Path, manifest: Manifest, form: str) -> Path:
+    """Returns the place of a result file."""
+    return out / result_name(manifest.settings.task, form, manifest.named_range)
+
+
+def write_results(out: Path, manifest: Manifest, results: MergedResults, formats: Sequence[str]) -> tuple[Path, ...]:
+    """Writes the result files of a run, and returns their paths."""
+    paths = {form: result_path(out, manifest, form) for form in formats}
+    config = manifest.config_yaml
+    if manifest.settings.task == "proposals":
+        write_proposal_pickle(paths["detectron"], results, config_yaml=config)
+        return tuple(paths.values())
+    with DetectionTable(
+        results, num_classes=len(manifest.classes) + 1, order=manifest.class_order, folder=out
+    ) as table:
+        if "detectron" in paths:
+            write_detection_pickle(paths["detectron"], table, config_yaml=config)
+        if "coco" in paths:
+            ids = [category.category_id for category in manifest.classes]
+            write_coco_boxes(paths["coco"], table, category_ids=ids, plus_one=manifest.plus_one)
+    return tuple(paths.values())
+
+
+def write_failures(out: Path, failed: Sequence[FailedImage]) -> None:
+    """Writes failed.json: each image without a result and why, by ascending id."""
+    rows = [{"image_id": image.image_id, "reason": image.reason} for image in failed]
+    write_json(out / FAILED_FILE, {"format_version": FORMAT_VERSION, "failed": rows})
+
+
+def merge_outputs(outs: Sequence[Path], out: Path, *, formats: Sequence[str] = ()) -> RunSummary:
+    """Joins runs over ranges of one dataset into the files that one run over the whole would have left.
+
+    Raises:
+        UsageError: the runs are not of the same model, dataset and settings, or their ranges overlap or leave gaps.
+        DataError: a run is not finished or damaged.
+    """
+    if not outs:
+        raise UsageError("nothing to join: name the OUT folders of the runs")
+    parts = sorted(((_read_finished(part), part) for part in outs), key=lambda pair: pair[0].settings.id_range)
+    first = parts[0][0]
+    for manifest, part in parts[1:]:
+        others = [row for row in differing_settings(first.settings, manifest.settings) if row[0] != "id_range"]
+        if others:
+            listed = "\n".join(f"  {name}: {old} in {parts[0][1]}, {new} in {part}" for name, old, new in others)
+            raise UsageError(f"runs with different settings cannot be joined:\n{listed}")
+    _check_ranges(parts)
+    shards = [(manifest.settings.id_range[0], _open_shards(part, manifest)) for manifest, part in parts]
+    results = MergedResults(shards, images=first.dataset.total)
+    settings = replace(first.settings, id_range=(0, first.dataset.total))
+    joined = replace(
+        first,
+        identity=settings.identity,
+        settings=settings,
+        shard_sizes=(),
+        named_range=None,
+        finished=True,
+        notes=tuple(f"joined from {part}" for _, part in parts),
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    with FolderLock(out):
+        if (out / RUN_FILE).exists() and not _is_joined(out):
+            raise UsageError(f"{out}: holds a run of its own; choose another folder for the joined results")
+        paths = write_results(out, joined, results, choose_formats(settings.task, formats))
+        write_failures(out, results.failed)
+        write_manifest(out, joined)
+    return RunSummary(EXIT_SOME_FAILED if results.failed else EXIT_DONE, len(results), len(results.failed), paths)
+
+
+def _is_joined(out: Path) -> bool:
+    manifest = read_manifest(out)
+    return manifest is not None and not manifest.shard_sizes
+
+
+def _read_finished(out: Path) -> Manifest:
+    manifest = read_manifest(out)
+    if manifest is None:
+        raise DataError(f"{out}: not an OUT folder of a run (it has no {RUN_FILE})")
+    if not manifest.finished:
+        raise DataError(
+            f"{out}: this run is not finished; start it again to finish it, `roiline status` says what is left"
+        )
+    return manifest
+
+
+def _open_shards(out: Path, manifest: Manifest) -> list[ShardFile]:
+    """Opens all shards of a finished run and checks them.
+
+    Raises:
+        DataError: one is missing, damaged or foreign.
+    """
+    shards = []
+    for index in range(len(manifest.shard_sizes)):
+        shard = ShardFile(shard_path(out / SHARDS_FOLDER, index))
+        shard.check()
+        if shard.header.identity != manifest.identity:
+            raise DataError(f"{shard.path}: belongs to another run")
+        shards.append(shard)
+    return shards
+
+
+def _check_ranges(parts: Sequence[tuple[Manifest, Path]]) -> None:
+    """Checks that ranges in ascending order cover the dataset without overlaps."""
+    problems = []
+    reached = 0
+    total = parts[0][0].dataset.total
+    for manifest, part in parts:
+        start, end = manifest.settings.id_range
+        if start > reached:
+            problems.append(f"images [{reached}, {start}) are in none of the runs")
+        if start < reached:
+            problems.append(f"images [{start}, {min(end, reached)}) of {part} are in an earlier run too")
+        reached = max(reached, end)
+    if reached < total:
+        problems.append(f"images [{reached}, {total}) are in none of the runs")
+    if problems:
+        raise UsageError("the ranges do not make up the dataset:\n" + "\n".join(f"  {problem}" for problem in problems))

@@ -1,0 +1,144 @@
+"""Pictures to network input, bit for bit as the source framework prepares them.
+
+The arithmetic is Detectron's: means are subtracted first, the float picture is sampled bilinearly by the scale factor itself (not by the
+ratio of rounded sizes), and the result is padded with zeros at the bottom and right. It is done plane by plane, which gives the same bits
+as the interleaved way and is several times faster: subtraction is a table of 256 values, and no transposition is left.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from roiline.core.errors import DataError, UsageError
+from roiline.core.spec import ImageRules
+from roiline.core.structures import Float32, ImageBatch, ImageId, UInt8
+from roiline.infer.pictures import open_cv2
+
+
+class NetworkSize(NamedTuple):
+    """Is what becomes of a picture's size: resized `height` and `width`, `padded_height` and `padded_width`, and the `scale` factor."""
+
+    height: int
+    width: int
+    padded_height: int
+    padded_width: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPicture:
+    """Is one picture as network input.
+
+    `pixels` (3, Hp, Wp) float32 in the network's channel order; the picture fills the upper left `height` x `width`, zeros the rest.
+    `scale` is network pixels per original pixel, `size_hw` the original (height, width).
+    """
+
+    pixels: Float32
+    height: int
+    width: int
+    scale: float
+    size_hw: tuple[int, int]
+
+
+def image_scale(height: int, width: int, rules: ImageRules) -> float:
+    """Returns the factor that makes the shorter side `rules.scale`, or the longer side `rules.max_size` where it would exceed that.
+
+    In double precision with rounding half to even, as Detectron's `prep_im_for_blob`.
+
+    Raises:
+        DataError: a side is not positive.
+    """
+    if height <= 0 or width <= 0:
+        raise DataError(f"a picture of {width} x {height} (width x height) has no pixels")
+    shorter, longer = min(height, width), max(height, width)
+    scale = float(rules.scale) / float(shorter)
+    if round(scale * longer) > rules.max_size:
+        scale = float(rules.max_size) / float(longer)
+    return scale
+
+
+def network_size(height: int, width: int, rules: ImageRules) -> NetworkSize:
+    """Returns what `prepare_picture` will make of a picture of this size; needs no pixels, so that runs can be planned.
+
+    A side of an extreme picture that would round to nothing becomes one pixel.
+    """
+    scale = image_scale(height, width, rules)
+    resized_h, resized_w = max(1, round(height * scale)), max(1, round(width * scale))
+    multiple = max(1, rules.pad_multiple)
+    return NetworkSize(
+        resized_h, resized_w, -(-resized_h // multiple) * multiple, -(-resized_w // multiple) * multiple, scale
+    )
+
+
+def prepare_picture(picture: UInt8, rules: ImageRules) -> PreparedPicture:
+    """Turns a BGR picture into network input.
+
+    `picture` is (H, W, 3) uint8 in BGR order, whatever the network's order is.
+
+    Raises:
+        UsageError: `picture` is not such an array.
+        DataError: it has no pixels.
+    """
+    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+        got = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
+        raise UsageError(f"expected a BGR picture as a uint8 array (height, width, 3), got {got}")
+    size_hw = (int(picture.shape[0]), int(picture.shape[1]))
+    size = network_size(*size_hw, rules)
+    cv2 = open_cv2()
+    planes = cv2.split(np.ascontiguousarray(picture))
+    if rules.channel_order == "RGB":
+        planes = planes[::-1]
+    pixels = np.zeros((3, size.padded_height, size.padded_width), np.float32)
+    for plane, table, target in zip(planes, _value_tables(rules.means, rules.stds), pixels, strict=True):
+        _resize_plane(cv2.LUT(plane, table), target[: size.height, : size.width], size.scale)
+    return PreparedPicture(pixels, size.height, size.width, size.scale, size_hw)
+
+
+def stack_batch(pictures: Sequence[PreparedPicture], ids: Sequence[ImageId], *, padded: bool = False) -> ImageBatch:
+    """Joins prepared pictures to one batch, in order.
+
+    All must have one padded shape; with `padded` smaller ones are filled up with zeros to the common maximum.
+
+    Raises:
+        UsageError: no pictures, another number of ids, or several shapes without `padded`.
+    """
+    if not pictures or len(pictures) != len(ids):
+        raise UsageError(f"a batch needs pictures and an id for each, got {len(pictures)} pictures and {len(ids)} ids")
+    shapes = {picture.pixels.shape for picture in pictures}
+    if len(shapes) > 1 and not padded:
+        raise UsageError(f"a batch needs pictures of one padded shape, got {sorted(shapes)}")
+    height, width = (max(shape[axis] for shape in shapes) for axis in (1, 2))
+    if len(shapes) == 1:
+        pixels = np.stack([picture.pixels for picture in pictures]) if len(pictures) > 1 else pictures[0].pixels[None]
+    else:
+        pixels = np.zeros((len(pictures), 3, height, width), np.float32)
+        for target, picture in zip(pixels, pictures, strict=True):
+            target[:, : picture.pixels.shape[1], : picture.pixels.shape[2]] = picture.pixels
+    return ImageBatch(
+        pixels,
+        np.array([(height, width, picture.scale) for picture in pictures], np.float32),
+        np.array([picture.size_hw for picture in pictures], np.float32),
+        tuple(ids),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _value_tables(means: tuple[float, float, float], stds: tuple[float, float, float]) -> tuple[Float32, ...]:
+    """Returns for each channel the network value of every uint8 value: computed in double and rounded once, as numpy does in place."""
+    values = np.arange(256, dtype=np.float64)
+    return tuple(((values - mean) / std).astype(np.float32) for mean, std in zip(means, stds, strict=True))
+
+
+def _resize_plane(plane: Float32, target: Float32, scale: float) -> None:
+    """Samples `plane` into `target` (a view of rows) by the factor `scale`."""
+    cv2 = open_cv2()
+    height, width = plane.shape
+    if (round(height * scale), round(width * scale)) == target.shape:
+        cv2.resize(plane, None, target, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
+    else:  # a side was raised to one pixel: OpenCV refuses the factor, and takes sizes only
+        cv2.resize(plane, target.shape[::-1], target, interpolation=cv2.INTER_LINEAR)

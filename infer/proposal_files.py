@@ -1,0 +1,179 @@
+"""Proposal files: the pickles of boxes, scores and ids that a proposal run writes and Fast R-CNN, recall and drawing read.
+
+Two steps are kept apart. `read_proposal_file` gives what the file holds, checked, in the file's order. `load_proposal_file` gives what
+Detectron's loader makes of it for a roidb: one array an entry, clipped, without duplicates and slivers, at most `limit` rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from roiline.core.boxes import clip_boxes
+from roiline.core.errors import DataError
+from roiline.core.pickles import read_pickle
+from roiline.core.structures import Float32, ImageId, RoidbEntry
+
+MIN_PROPOSAL_SIDE = 2
+"""Proposals are kept where width and height (x2 - x1 + 1) exceed this number of pixels."""
+
+_NAMED_IDS = 5
+_HASH_WEIGHTS = np.array([1, 1e3, 1e6, 1e9])
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalFile:
+    """Is a proposal file's content: for each of `ids`, `boxes` (R, 4) float32 in original pixels and `scores` (R,) float32."""
+
+    path: Path
+    ids: tuple[ImageId, ...]
+    boxes: tuple[Float32, ...]
+    scores: tuple[Float32, ...]
+
+
+def read_proposal_file(path: Path) -> ProposalFile:
+    """Reads a proposal pickle as it is: nothing is dropped, sorted or clipped.
+
+    Raises:
+        DataError: the file is not a readable pickle, not a proposal file, or its lists do not fit each other.
+    """
+    return proposal_file_from_pickle(read_pickle(path, error=DataError), path)
+
+
+def proposal_file_from_pickle(content: object, path: Path) -> ProposalFile:
+    """Checks the decoded pickle of a proposal file (`ids`, or `indexes` in old and selective-search files).
+
+    Raises:
+        DataError: `content` is not a proposal file's; `path` is named.
+    """
+    if not is_proposal_content(content):
+        raise DataError(f"{path}: expected a proposal file (a dict of boxes, scores and ids), got {_describe(content)}")
+    id_field = "ids" if "ids" in content else "indexes"
+    lists = {name: content[name] for name in ("boxes", "scores", id_field)}
+    wrong = [name for name, item in lists.items() if not isinstance(item, (list, tuple, np.ndarray))]
+    if wrong:
+        raise DataError(f"{path}: expected lists, one item a picture, got {_describe(lists[wrong[0]])} in `{wrong[0]}`")
+    lengths = {name: len(item) for name, item in lists.items()}
+    if len(set(lengths.values())) != 1:
+        raise DataError(f"{path}: expected lists of equal length, got {lengths}; the file is incomplete")
+    ids = tuple(_plain_id(item, path) for item in lists[id_field])
+    boxes = tuple(_box_rows(item, key, path) for key, item in zip(ids, lists["boxes"], strict=True))
+    scores = tuple(
+        _score_row(item, len(rows), key, path) for key, item, rows in zip(ids, lists["scores"], boxes, strict=True)
+    )
+    return ProposalFile(path, ids, boxes, scores)
+
+
+def is_proposal_content(content: object) -> TypeGuard[Mapping[str, Any]]:
+    """Tells whether a decoded pickle has the keys of a proposal file."""
+    return (
+        isinstance(content, Mapping)
+        and {"boxes", "scores"} <= set(content)
+        and ("ids" in content or "indexes" in content)
+    )
+
+
+def load_proposal_file(path: Path, entries: Sequence[RoidbEntry], *, limit: int) -> list[Float32]:
+    """Returns the proposals (R, 4) of each entry, in the order of `entries`, by the rules of Detectron's loader.
+
+    Pictures that are not in the roidb are dropped. Of each other one: boxes are clipped to the picture, duplicates after rounding
+    to integers are dropped (the first stays), boxes of at most 2 pixels a side are dropped, and the first `limit` rows are
+    taken (`limit` <= 0: all). The file's order is trusted to be score order.
+
+    Raises:
+        DataError: the file is not a proposal file, or lacks or repeats a picture of the roidb.
+    """
+    content = read_proposal_file(path)
+    positions = match_entries(content.ids, entries, path)
+    return [select_proposals(content.boxes[i], entry, limit=limit) for i, entry in zip(positions, entries, strict=True)]
+
+
+def match_entries(ids: Sequence[ImageId], entries: Sequence[RoidbEntry], path: Path) -> list[int]:
+    """Returns for each entry the position of its id in `ids`.
+
+    Raises:
+        DataError: an entry has no id in the file, or several.
+    """
+    where: dict[ImageId, int] = {}
+    wanted = {entry.image_id for entry in entries}
+    repeated: list[ImageId] = []
+    for position, key in enumerate(ids):
+        if key in wanted and where.setdefault(key, position) != position:
+            repeated.append(key)
+    if repeated:
+        raise DataError(f"{path}: holds {len(repeated)} pictures more than once: {_name_ids(repeated)}")
+    missing = [entry.image_id for entry in entries if entry.image_id not in where]
+    if missing:
+        raise DataError(
+            f"{path}: has no proposals for {len(missing)} of the dataset's {len(entries)} pictures: {_name_ids(missing)}; "
+            f"the file's {len(ids)} ids are {_name_ids(ids)}. Give the dataset (and range) that the file was made from"
+        )
+    return [where[entry.image_id] for entry in entries]
+
+
+def select_proposals(boxes: Float32, entry: RoidbEntry, *, limit: int) -> Float32:
+    """Returns the rows (R, 4) of one picture's proposals that Detectron's loader keeps, clipped to the picture.
+
+    Duplicates are found as the original finds them, by one number a box (x1 + 1e3 y1 + 1e6 x2 + 1e9 y2 of the rounded corners): in
+    pictures over 1000 pixels wide two distinct boxes may share it, and the second is dropped there too.
+    """
+    if entry.height <= 0 or entry.width <= 0:
+        raise DataError(f"picture {entry.image_id!r}: its size must be known before proposals are clipped to it")
+    clipped = clip_boxes(boxes, entry.height, entry.width)
+    _, first = np.unique(np.round(clipped) @ _HASH_WEIGHTS, return_index=True)
+    kept = clipped[np.sort(first)]
+    sides = kept[:, 2:] - kept[:, :2] + 1
+    kept = kept[(sides > MIN_PROPOSAL_SIDE).all(axis=1)]
+    return kept[:limit] if limit > 0 else kept
+
+
+def _plain_id(key: object, path: Path) -> ImageId:
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        return int(key)
+    if isinstance(key, str):
+        return str(key)
+    raise DataError(f"{path}: expected picture ids that are integers or text, got {key!r}")
+
+
+def _box_rows(rows: object, key: ImageId, path: Path) -> Float32:
+    boxes = _numbers(rows, f"{path}: boxes of picture {key!r}")
+    if boxes.size == 0:
+        return np.zeros((0, 4), np.float32)
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise DataError(f"{path}: boxes of picture {key!r}: expected shape (R, 4), got {boxes.shape}")
+    if not np.isfinite(boxes).all():
+        raise DataError(f"{path}: boxes of picture {key!r}: expected finite numbers, got NaN or infinity")
+    return boxes
+
+
+def _score_row(row: object, count: int, key: ImageId, path: Path) -> Float32:
+    scores = _numbers(row, f"{path}: scores of picture {key!r}").reshape(-1)
+    if len(scores) != count:
+        raise DataError(
+            f"{path}: picture {key!r}: expected one score a box, got {len(scores)} scores for {count} boxes"
+        )
+    if not np.isfinite(scores).all():
+        raise DataError(f"{path}: scores of picture {key!r}: expected finite numbers, got NaN or infinity")
+    return scores
+
+
+def _numbers(value: object, where: str) -> Float32:
+    try:
+        return np.asarray(value, np.float32)
+    except (TypeError, ValueError) as failure:
+        raise DataError(f"{where}: expected an array of numbers, got {_describe(value)}") from failure
+
+
+def _name_ids(ids: Sequence[ImageId]) -> str:
+    named = ", ".join(repr(key) for key in ids[:_NAMED_IDS])
+    return f"{named}, .. ({len(ids)} in all)" if len(ids) > _NAMED_IDS else named
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"a dict of {', '.join(sorted(map(str, value))[:8]) or 'nothing'}"
+    return f"a {type(value).__name__}"

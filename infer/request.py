@@ -1,0 +1,101 @@
+"""What a dataset run is asked to do, and what it answers: plain values, shared by the command line, the pool and the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from roiline.core.spec import ModelSpec, Task
+from roiline.engines.protocol import Device
+
+BatchMode: TypeAlias = Literal["exact", "padded"]
+ExifPolicy: TypeAlias = Literal["as-source", "apply", "ignore"]
+
+FORMATS: Mapping[Task, tuple[str, ...]] = {"proposals": ("detectron",), "detections": ("detectron", "coco")}
+DEFAULT_FORMATS: Mapping[Task, tuple[str, ...]] = {"proposals": ("detectron",), "detections": ("coco",)}
+MODEL_PREDICTOR = "roiline.infer.model:open_predictor"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOverrides:
+    """Is what a run changes of the model's own settings; None leaves a setting as the model has it."""
+
+    score_thresh: float | None = None
+    nms_thresh: float | None = None
+    max_dets: int | None = None
+    scale: int | None = None
+    max_size: int | None = None
+
+
+def spec_with_overrides(spec: ModelSpec, overrides: RunOverrides) -> ModelSpec:
+    """Returns the specification that governs a run: the model's own with what the run overrides; applying it again changes nothing."""
+    images = replace(
+        spec.images,
+        scale=spec.images.scale if overrides.scale is None else overrides.scale,
+        max_size=spec.images.max_size if overrides.max_size is None else overrides.max_size,
+    )
+    detection = spec.detection
+    if detection is not None:
+        chosen: dict[str, Any] = {
+            "score_thresh": overrides.score_thresh,
+            "nms_thresh": overrides.nms_thresh,
+            "max_dets": overrides.max_dets,
+        }
+        detection = replace(detection, **{name: value for name, value in chosen.items() if value is not None})
+    return replace(spec, images=images, detection=detection)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """Is one DATA of the command line, with the options that belong to it."""
+
+    source: str
+    images: Path | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Is the place of one worker: its device as the worker will see it, and the environment that makes it see it so."""
+
+    device: Device
+    environment: Mapping[str, str] = field(default_factory=dict)
+    label: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """Is a whole dataset run.
+
+    `id_range` is half-open over image positions in ascending order of image ids; `limit` takes the first images of it.
+    `predictor` names the function that a worker calls to open the model, as `module:function`.
+    """
+
+    model: Path
+    task: Task
+    data: tuple[DataSource, ...]
+    out: Path
+    slots: tuple[Slot, ...]
+    engine: str = "auto"
+    batch_size: int = 1
+    batch_mode: BatchMode = "exact"
+    exif: ExifPolicy = "as-source"
+    overrides: RunOverrides = field(default_factory=RunOverrides)
+    formats: tuple[str, ...] = ()
+    id_range: tuple[int, int] | None = None
+    limit: int | None = None
+    class_names: tuple[str, ...] | None = None
+    fresh: bool = False
+    predictor: str = MODEL_PREDICTOR
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Is how a run ended: its exit code, how many images it has, how many failed, and the result files."""
+
+    exit_code: int
+    images: int
+    failed: int
+    files: tuple[Path, ...]

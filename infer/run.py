@@ -1,0 +1,305 @@
+"""A dataset run from request to result files: open the pool, read the dataset, plan, resume, work, merge.
+
+The workers open the model before the dataset is read, so that a wrong model, engine or device says so in seconds. What is finished is
+what lies in `shards/`; everything else in an OUT folder is made from that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from roiline.core.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_SOME_FAILED, ModelError, UsageError
+from roiline.core.files import FolderLock, remove_temporaries, sha256_of_file, write_json
+from roiline.core.spec import ModelSpec
+from roiline.engines.registry import read_spec
+from roiline.infer.dataset_run import DatasetRun, clear_outputs, load_datasets, prepare_dataset_run, resolve_exif
+from roiline.infer.manifest import RUN_FILE, SHARDS_FOLDER, TIMING_FILE, Manifest, read_manifest, write_manifest
+from roiline.infer.merge import FailedImage, MergedResults
+from roiline.infer.messages import Finished, Setup
+from roiline.infer.outputs import choose_formats, result_path, write_failures, write_results
+from roiline.infer.plan import Shard, shard_size
+from roiline.infer.pool import Pool
+from roiline.infer.progress import DatasetProgress, RunProgress
+from roiline.infer.request import RunRequest, RunSummary
+from roiline.infer.shards import ShardFile, shard_path
+
+LOG = logging.getLogger("roiline.run")
+
+_MOST_READERS = 8
+
+
+def run_dataset(request: RunRequest, *, progress: bool = True) -> RunSummary:
+    """Runs a model over one or several datasets, or goes on with such a run.
+
+    The exit code in the answer is 0, 4 (some images failed) or 130 (interrupted).
+
+    Raises:
+        UsageError: options do not fit together, or OUT holds another run or is in use.
+        InputError: the model or a dataset cannot be used.
+        EngineError: an engine cannot be opened, or no worker could go on.
+    """
+    began = time.perf_counter()
+    request = complete_request(request)
+    spec = read_fitting_spec(request)
+    _make_folder(request.out)
+    with ExitStack() as stack:
+        stack.enter_context(FolderLock(request.out))
+        pool = stack.enter_context(Pool(request.slots, worker_setup(request, spec)))
+        run = _Run(request, spec, pool, shown=progress)
+        try:
+            return run.execute(began)
+        except KeyboardInterrupt:
+            LOG.warning("interrupted: finished shards are kept; run the same command again to go on")
+            return RunSummary(EXIT_INTERRUPTED, 0, 0, ())
+
+
+def complete_request(request: RunRequest) -> RunRequest:
+    """Returns the request with its formats chosen.
+
+    Raises:
+        UsageError: a format, the batch size, the data or the devices cannot be meant.
+    """
+    if not request.data:
+        raise UsageError("no dataset: name at least one DATA")
+    if not request.slots:
+        raise UsageError("no device to run on")
+    if request.batch_size < 1:
+        raise UsageError(f"--batch-size: expected at least 1, got {request.batch_size}")
+    return replace(request, formats=choose_formats(request.task, request.formats))
+
+
+def read_fitting_spec(request: RunRequest) -> ModelSpec:
+    """Reads the model's specification.
+
+    Raises:
+        ModelError: the model cannot be read, or cannot do the task.
+    """
+    spec = read_spec(request.model)
+    if request.task not in spec.tasks:
+        raise ModelError(f"{request.model}: makes {', '.join(spec.tasks)}, not {request.task}")
+    return spec
+
+
+def worker_setup(request: RunRequest, spec: ModelSpec) -> Setup:
+    """Returns what every worker is told first; each gets its own device later."""
+    cores = len(os.sched_getaffinity(0))
+    readers = max(1, min(_MOST_READERS, cores // len(request.slots)))
+    return Setup(
+        python_path=tuple(sys.path),
+        predictor=request.predictor,
+        model=request.model,
+        task=request.task,
+        device=request.slots[0].device,
+        engine=request.engine,
+        overrides=request.overrides,
+        exif=resolve_exif(request, spec),
+        batch_size=request.batch_size,
+        batch_mode=request.batch_mode,
+        readers=readers,
+        read_ahead=2 * request.batch_size + readers,
+    )
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be made a folder ({error.strerror})") from error
+
+
+class _Run:
+    """Carries one request through; the pool is opened at once, unless everything seems to be done already."""
+
+    def __init__(self, request: RunRequest, spec: ModelSpec, pool: Pool, *, shown: bool) -> None:
+        self._request = request
+        self._spec = spec
+        self._pool = pool
+        self._shown = shown
+        self._phases: dict[str, float] = {}
+        self._last = 0.0
+
+    def execute(self, began: float) -> RunSummary:
+        """Does everything, and returns how it ended."""
+        self._last = began
+        finished = _find_finished(self._request)
+        if not finished:
+            self._pool.open()
+            self._end_phase("open_s")
+        runs = self._prepare(finished)
+        left = [(run, shard) for run in runs for shard in run.shards_left]
+        if left and not self._pool.descriptions:
+            self._pool.open()
+            self._end_phase("open_s")
+        self._start_manifests(runs)
+        self._end_phase("plan_s")
+        outcome, images = self._work_off(runs, left) if left else ("done", 0)
+        self._pool.close()
+        self._end_phase("work_s")
+        summaries = [self._conclude(run) for run in runs]
+        self._end_phase("merge_s")
+        if left:
+            self._write_timing(images)
+            LOG.info("Total inference time: %.3fs", time.perf_counter() - began)
+        return _join_summaries(summaries, interrupted=any(run.shards_left for run in runs))
+
+    def _end_phase(self, name: str) -> None:
+        now = time.perf_counter()
+        self._phases[name] = self._phases.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def _prepare(self, finished: Sequence[Manifest]) -> list[DatasetRun]:
+        """Loads and plans every dataset."""
+        request = self._request
+        asked = request.engine
+        if self._pool.descriptions:
+            engine = self._pool.descriptions[0].get("backend", asked)
+        else:
+            engine = finished[0].settings.engine if asked == "auto" else asked
+        digest = sha256_of_file(request.model)
+        runs = [
+            prepare_dataset_run(
+                request, self._spec, out, dataset, source=data.source, engine=engine, model_sha256=digest
+            )
+            for data, (out, dataset) in zip(request.data, load_datasets(request, self._spec), strict=True)
+        ]
+        for run in runs:
+            for problem in run.dataset.problems:
+                LOG.warning("%s: %s", run.dataset.name, problem)
+        return runs
+
+    def _start_manifests(self, runs: Sequence[DatasetRun]) -> None:
+        """Writes run.json of the runs that have something to do, before anything else is written beside it."""
+        for run in runs:
+            if self._request.fresh:
+                clear_outputs(run.out, run.manifest)
+            if not run.shards_left:
+                continue
+            (run.out / SHARDS_FOLDER).mkdir(parents=True, exist_ok=True)
+            remove_temporaries(run.out / SHARDS_FOLDER)
+            run.manifest = replace(
+                run.manifest,
+                workers=tuple(
+                    {"device": slot.label, **self._pool.descriptions.get(number, {})}
+                    for number, slot in enumerate(self._request.slots)
+                ),
+            )
+            write_manifest(run.out, run.manifest)
+
+    def _work_off(
+        self, runs: Sequence[DatasetRun], left: Sequence[tuple[DatasetRun, Shard]]
+    ) -> tuple[Literal["done", "stopped"], int]:
+        """Runs the pool over all shards that are left; returns how it ended and how many images were finished."""
+        works = {key: run.shard_work(shard, key) for key, (run, shard) in enumerate(left)}
+        watch = _Watch(runs, left, shown=self._shown)
+        size = min(shard_size(len(run.entries)) for run in runs)
+        depth = 1 + 2 * -(-self._request.batch_size // size)
+        outcome = self._pool.run(works, watch, depth=depth)
+        watch.finish()
+        for run, shard in left:
+            path = shard_path(run.out / SHARDS_FOLDER, shard.index)
+            if path.exists():
+                run.done[shard.index] = ShardFile(path)
+        return outcome, sum(len(shard.positions) for run, shard in left if shard.index in run.done)
+
+    def _conclude(self, run: DatasetRun) -> RunSummary:
+        """Writes what follows from the shards; nothing if it stands there already."""
+        if run.shards_left:
+            write_failures(run.out, _failed_so_far(run))
+            LOG.warning(
+                "%s: %d of %d images are done; run the same command again to go on",
+                run.out,
+                run.images_done,
+                len(run.entries),
+            )
+            return RunSummary(EXIT_INTERRUPTED, run.images_done, 0, ())
+        formats = self._request.formats
+        paths = tuple(result_path(run.out, run.manifest, form) for form in formats)
+        results = MergedResults([(0, list(run.done.values()))], images=len(run.entries))
+        unchanged = (
+            run.before is not None and run.before.finished and run.before.named_range == run.manifest.named_range
+        )
+        if not (unchanged and all(path.exists() for path in paths)):
+            write_results(run.out, run.manifest, results, formats)
+            write_failures(run.out, results.failed)
+            write_manifest(run.out, replace(run.manifest, finished=True, notes=tuple(self._pool.notes)))
+        code = EXIT_SOME_FAILED if results.failed else EXIT_DONE
+        return RunSummary(code, len(results), len(results.failed), paths)
+
+    def _write_timing(self, images: int) -> None:
+        devices = {number: slot.label for number, slot in enumerate(self._request.slots)}
+        report = self._pool.ledger.report(wall_s=self._phases["work_s"], images=images, devices=devices)
+        write_json(self._request.out / TIMING_FILE, {**report, "phases": self._phases})
+
+
+class _Watch:
+    """Turns what the pool reports into progress."""
+
+    def __init__(self, runs: Sequence[DatasetRun], left: Sequence[tuple[DatasetRun, Shard]], *, shown: bool) -> None:
+        counts = {id(run): _dataset_progress(run) for run in runs}
+        self._counts = [counts[id(run)] for run, _ in left]
+        self._seen: dict[int, set[int]] = {}
+        self._progress = RunProgress(
+            sum(len(run.entries) for run in runs), sum(run.images_done for run in runs), shown=shown
+        )
+
+    def image_finished(self, report: Finished) -> None:
+        """Counts an image, once even if its shard is done again."""
+        seen = self._seen.setdefault(report.key, set())
+        if report.position in seen:
+            return
+        seen.add(report.position)
+        self._progress.count(failed=report.failure is not None)
+        self._counts[report.key].finish_image(report.detect_s, report.misc_s, images_per_s=self._progress.images_per_s)
+        self._progress.show()
+
+    def shard_done(self, key: int) -> None:
+        """Forgets the images of a shard that will not be done again."""
+        self._seen.pop(key, None)
+
+    def tick(self) -> None:
+        """Shows the state if it is due."""
+        self._progress.show()
+
+    def finish(self) -> None:
+        """Shows the last state."""
+        self._progress.show(last=True)
+
+
+def _dataset_progress(run: DatasetRun) -> DatasetProgress:
+    settings = run.manifest.settings
+    start, end = settings.id_range
+    return DatasetProgress(settings.task, start, end, run.dataset.total, done=run.images_done)
+
+
+def _find_finished(request: RunRequest) -> list[Manifest]:
+    """Returns the manifests of all datasets if every one says that it is finished, else nothing: then there is work to do."""
+    if request.fresh:
+        return []
+    folders = [request.out] if len(request.data) == 1 else [path.parent for path in request.out.glob(f"*/{RUN_FILE}")]
+    manifests = [manifest for manifest in map(read_manifest, folders) if manifest is not None and manifest.finished]
+    return manifests if len(manifests) == len(request.data) else []
+
+
+def _failed_so_far(run: DatasetRun) -> list[FailedImage]:
+    images = [image for shard in run.done.values() for image in shard.header.images]
+    failed = sorted((image for image in images if image.failure is not None), key=lambda image: image.position)
+    return [FailedImage(image.image_id, image.failure or "") for image in failed]
+
+
+def _join_summaries(summaries: Sequence[RunSummary], *, interrupted: bool) -> RunSummary:
+    failed = sum(summary.failed for summary in summaries)
+    code = EXIT_INTERRUPTED if interrupted else EXIT_SOME_FAILED if failed else EXIT_DONE
+    return RunSummary(
+        code,
+        sum(summary.images for summary in summaries),
+        failed,
+        tuple(p for summary in summaries for p in summary.files),
+    )

@@ -1,0 +1,389 @@
+"""A worker: one process, one device, one model; shards come in over a pipe, shard files and reports go out.
+
+Four kinds of threads share the work. The receiver takes orders. The feeder lists the images of the shards in order and hands each to
+one of the readers (read, decode, prepare); at most `read_ahead` images are on their way. The main lane takes the pictures in the same
+order, joins them to batches and runs the model. The writer writes finished shards. Every queue is bounded, and the order of images is
+that of the shards, so that what is batched with what does not depend on the speed of a disk.
+
+A worker never outlives its parent: when the pipe closes, it leaves at once. SIGINT and SIGTERM are for the parent alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+import numpy as np
+
+from roiline.core.errors import DataError, InputError, RoilineError, UsageError
+from roiline.core.spec import ModelSpec
+from roiline.core.structures import ImageBatch, Result
+from roiline.core.timing import Samples, StageClock
+from roiline.infer.messages import (
+    Done,
+    Failing,
+    Finished,
+    ImageWork,
+    Left,
+    Ready,
+    Refused,
+    Report,
+    Setup,
+    ShardWork,
+    Started,
+    Stop,
+)
+from roiline.infer.pictures import decode_picture, read_bytes
+from roiline.infer.preparation import PreparedPicture, prepare_picture, stack_batch
+from roiline.infer.request import spec_with_overrides
+from roiline.infer.shards import Failure, write_shard
+
+EXIT_ORPHANED = 70
+EXIT_FAILING = 71
+WRITE_AHEAD = 4
+
+
+class Predictor(Protocol):
+    """Is what a worker runs: a model on a device, batch in, results in batch order out."""
+
+    spec: ModelSpec
+    description: Mapping[str, str]
+
+    def infer(self, batch: ImageBatch) -> object:
+        """Runs the model; what comes out is only for `finish`."""
+
+    def finish(self, raw: object, batch: ImageBatch) -> list[Result]:
+        """Makes results in original pixels of what the model gave."""
+
+    def close(self) -> None:
+        """Gives back what the predictor holds."""
+
+
+@dataclass(slots=True)
+class _OpenShard:
+    """Is a shard under way: results gather by position until none is missing; `turns` holds a careful shard to one batch at a time."""
+
+    work: ShardWork
+    results: dict[int, Result | Failure] = field(default_factory=dict)
+    turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """Is one image on its way; `closes`: the batch that it joins takes no more after it."""
+
+    shard: _OpenShard
+    image: ImageWork
+    picture: Future[_Picture | Failure]
+    closes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """Is network input, and the seconds that preparing it took."""
+
+    prepared: PreparedPicture
+    prepare_s: float
+
+
+class PipeLine:
+    """Sends reports to the parent from any thread, whole and one after another."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, report: Report) -> None:
+        """Sends one report; when nobody listens any more, the process leaves."""
+        try:
+            with self._lock:
+                self._connection.send(report)
+        except OSError:
+            os._exit(EXIT_ORPHANED)
+
+    def fail(self, error: BaseException) -> None:
+        """Sends the last word of a worker that cannot go on, and leaves at once, whatever other threads do."""
+        reason = str(error) if isinstance(error, RoilineError) else f"{type(error).__name__}: {error}"
+        self.send(Failing(reason, "".join(traceback.format_exception(error))))
+        os._exit(EXIT_FAILING)
+
+    def guard(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        """Starts a thread in which any error ends the process with its reason."""
+
+        def run() -> None:
+            try:
+                target()
+            except (
+                BaseException
+            ) as error:  # the boundary of a thread: an error left here would vanish and the run would hang
+                self.fail(error)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
+
+
+class Worker:
+    """Works shards off until it is told to stop."""
+
+    def __init__(self, connection: Connection, line: PipeLine, setup: Setup, predictor: Predictor) -> None:
+        self._connection = connection
+        self._line = line
+        self._setup = setup
+        self._predictor = predictor
+        self._rules = spec_with_overrides(predictor.spec, setup.overrides).images
+        self._inbox: queue.SimpleQueue[ShardWork | None] = queue.SimpleQueue()
+        self._items: queue.Queue[_Item | None] = queue.Queue(setup.read_ahead)
+        self._finished: queue.Queue[_OpenShard | None] = queue.Queue(WRITE_AHEAD)
+        self._stopping = threading.Event()
+        self._pending = 0  # images of shards in hand that the main lane has not taken yet
+        self._pending_lock = threading.Lock()
+        self._clocks: dict[str, StageClock] = {}
+        self._reader_clock = threading.local()
+        self._readers = ThreadPoolExecutor(setup.readers, "reader", initializer=self._name_reader)
+
+    def serve(self) -> None:
+        """Runs until a `Stop` comes and the shards that were begun are written."""
+        self._line.guard("receiver", self._receive)
+        self._line.guard("feeder", self._feed)
+        writer = self._line.guard("writer", self._write)
+        self._run_batches()
+        self._finished.put(None)
+        writer.join()
+        self._readers.shutdown()
+
+    def take_samples(self) -> dict[str, Samples]:
+        """Returns what each lane has measured since the last call."""
+        taken = {lane: clock.take() for lane, clock in list(self._clocks.items())}
+        return {lane: samples for lane, samples in taken.items() if samples}
+
+    def _clock(self, lane: str) -> StageClock:
+        return self._clocks.setdefault(lane, StageClock())
+
+    # -- receiver ----------------------------------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        while True:
+            order = _next_order(self._connection)
+            if isinstance(order, ShardWork):
+                self._count_pending(len(order.images))
+                self._inbox.put(order)
+            elif isinstance(order, Stop):
+                self._stopping.set()
+                self._inbox.put(None)
+
+    def _count_pending(self, change: int) -> int:
+        with self._pending_lock:
+            self._pending += change
+            return self._pending
+
+    # -- feeder and readers ------------------------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        clock = self._clock("feeder")
+        while (work := self._inbox.get()) is not None:
+            if self._stopping.is_set():
+                self._count_pending(-len(work.images))
+                continue
+            shard = _OpenShard(work)
+            for image, closes, opens in self._list_images(work):
+                if work.careful and opens:
+                    shard.turns.acquire()
+                picture = self._readers.submit(self._read, shard, image)
+                with clock.measure("wait_room"):
+                    self._items.put(_Item(shard, image, picture, closes))
+        self._items.put(None)
+
+    def _list_images(self, work: ShardWork) -> list[tuple[ImageWork, bool, bool]]:
+        """Returns (image, closes its batch, opens its batch); only careful and padded batches are fixed beforehand."""
+        padded = self._setup.batch_mode == "padded"
+        size = self._setup.batch_size if padded else 1
+        last = len(work.images) - 1
+        fixed = padded or work.careful
+        return [
+            (image, fixed and ((place + 1) % size == 0 or place == last), place % size == 0)
+            for place, image in enumerate(work.images)
+        ]
+
+    def _name_reader(self) -> None:
+        self._reader_clock.clock = self._clock(threading.current_thread().name.replace("_", "-"))
+
+    def _read(self, shard: _OpenShard, image: ImageWork) -> _Picture | Failure:
+        """Makes network input of one image; what is wrong with the picture becomes a failure, anything else ends the worker."""
+        if image.position in shard.work.skip:
+            return Failure(image.image_id, shard.work.skip[image.position])
+        clock: StageClock = self._reader_clock.clock
+        self._line.send(Started(shard.work.key, image.position))
+        try:
+            with clock.measure("read"):
+                data = read_bytes(image.path)
+            with clock.measure("decode"):
+                pixels = decode_picture(data, where=image.path, exif=self._setup.exif, size_hw=image.size_hw)
+            start = time.perf_counter()
+            prepared = prepare_picture(pixels, self._rules)
+            seconds = time.perf_counter() - start
+            clock.add("prepare", seconds)
+            return _Picture(prepared, seconds)
+        except DataError as error:
+            return Failure(image.image_id, str(error))
+
+    # -- main lane ---------------------------------------------------------------------------------------------------------------
+
+    def _run_batches(self) -> None:
+        batch: list[tuple[_Item, _Picture]] = []
+        clock = self._clock("main")
+        while True:
+            with clock.measure("wait_picture"):
+                item = self._items.get()
+            if item is None:
+                self._run_batch(batch)
+                return
+            with clock.measure("wait_picture"):
+                picture = item.picture.result()
+            none_to_come = self._count_pending(-1) == 0
+            if isinstance(picture, Failure):
+                self._keep(item, picture)
+            else:
+                if batch and not self._fit_together(batch[-1][1].prepared, picture.prepared):
+                    self._run_batch(batch)
+                batch.append((item, picture))
+            if item.closes or none_to_come or len(batch) >= self._setup.batch_size:
+                self._run_batch(batch)
+            if item.closes and item.shard.work.careful:
+                item.shard.turns.release()
+
+    def _fit_together(self, first: PreparedPicture, second: PreparedPicture) -> bool:
+        return self._setup.batch_mode == "padded" or first.pixels.shape == second.pixels.shape
+
+    def _run_batch(self, batch: list[tuple[_Item, _Picture]]) -> None:
+        """Runs and empties `batch`."""
+        if not batch:
+            return
+        clock = self._clock("main")
+        with clock.measure("stack"):
+            stacked = stack_batch(
+                [picture.prepared for _, picture in batch],
+                [item.image.image_id for item, _ in batch],
+                padded=self._setup.batch_mode == "padded",
+            )
+        start = time.perf_counter()
+        raw = self._predictor.infer(stacked)
+        inferred = time.perf_counter()
+        results = self._predictor.finish(raw, stacked)
+        infer_s, post_s = inferred - start, time.perf_counter() - inferred
+        clock.add("infer", infer_s)
+        clock.add("post", post_s)
+        for (item, picture), result in zip(batch, results, strict=True):
+            self._keep(item, result, picture.prepare_s + infer_s / len(batch), post_s / len(batch))
+        batch.clear()
+
+    def _keep(self, item: _Item, result: Result | Failure, detect_s: float = 0.0, misc_s: float = 0.0) -> None:
+        """Keeps one result, and hands the shard to the writer when it was the last."""
+        shard = item.shard
+        shard.results[item.image.position] = result
+        failure = result.reason if isinstance(result, Failure) else None
+        self._line.send(Finished(shard.work.key, item.image.position, failure, detect_s, misc_s))
+        if len(shard.results) == len(shard.work.images):
+            with self._clock("main").measure("wait_write"):
+                self._finished.put(shard)
+
+    # -- writer ------------------------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        clock = self._clock("writer")
+        while (shard := self._finished.get()) is not None:
+            work = shard.work
+            with clock.measure("write"):
+                write_shard(
+                    work.path,
+                    identity=work.identity,
+                    index=work.index,
+                    task=self._setup.task,
+                    results=[(image.position, shard.results[image.position]) for image in work.images],
+                )
+            self._line.send(Done(work.key, self.take_samples()))
+
+
+def _next_order(connection: Connection) -> object:
+    """Waits for an order; when the parent is gone, the process leaves."""
+    try:
+        return connection.recv()
+    except (EOFError, OSError):
+        os._exit(EXIT_ORPHANED)
+
+
+def open_predictor(setup: Setup) -> Predictor:
+    """Calls the function that `setup.predictor` names.
+
+    Raises:
+        UsageError: there is no such function.
+    """
+    module, _, name = setup.predictor.partition(":")
+    factory = getattr(importlib.import_module(module), name, None)
+    if factory is None:
+        raise UsageError(f"no predictor {setup.predictor!r}: the module {module} has no function {name!r}")
+    predictor: Predictor = factory(
+        setup.model, setup.task, setup.device, engine=setup.engine, overrides=setup.overrides
+    )
+    return predictor
+
+
+def warm_up(predictor: Predictor, setup: Setup, clock: StageClock) -> None:
+    """Runs a gray picture of the usual size once, so that a model that cannot run fails now and the first picture is not slow."""
+    rules = spec_with_overrides(predictor.spec, setup.overrides).images
+    side = min(rules.scale, rules.max_size)
+    picture = prepare_picture(np.full((side, side, 3), 127, np.uint8), rules)
+    batch = stack_batch([picture], [0])
+    with clock.measure("infer"):
+        raw = predictor.infer(batch)
+    with clock.measure("post"):
+        predictor.finish(raw, batch)
+
+
+def _open(setup: Setup, line: PipeLine) -> Predictor | None:
+    """Opens and warms up the model, and reports how that went."""
+    clock = StageClock()
+    try:
+        with clock.measure("open"):
+            predictor = open_predictor(setup)
+        warm_up(predictor, setup, clock)
+    except RoilineError as error:
+        kind = next(base.__name__ for base in type(error).__mro__ if base.__module__ == InputError.__module__)
+        line.send(Refused(kind, str(error)))
+        return None
+    line.send(Ready(dict(predictor.description), clock.take()))
+    return predictor
+
+
+def main() -> None:
+    """Is the whole life of a worker process; the pipe's file descriptor is the only argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    connection = Connection(int(sys.argv[1]))
+    line = PipeLine(connection)
+    try:
+        setup = _next_order(connection)
+        if not isinstance(setup, Setup):
+            raise UsageError(f"a worker expects its setup first, got {type(setup).__name__}")
+        sys.path[:] = [*setup.python_path]
+        predictor = _open(setup, line)
+        if predictor is None:
+            return
+        worker = Worker(connection, line, setup, predictor)
+        worker.serve()
+        predictor.close()
+        line.send(Left(worker.take_samples()))
+    except BaseException as error:  # the boundary of the process: the parent must hear why
+        line.fail(error)

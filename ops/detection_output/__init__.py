@@ -1,0 +1,44 @@
+"""DetectionOutput: class probabilities and box deltas of all RoIs into the detections of every picture.
+
+Inputs: `rois` (T, 5) rows (image index, box in network-input pixels), image by image; `cls_prob` (T, K), class 0 is background;
+`bbox_pred` (T, 4K), or (T, 8) with `class_agnostic`, of which the last four serve every class; `im_info` (N, 3) rows (height, width,
+scale) of the network input; `im_size` (N, 2) rows (height, width) of the original picture; `roi_count` (N,), RoIs of each picture.
+Outputs: `boxes` (N, D, 4) in original pixels, `scores` (N, D), `classes` (N, D) int64 from 1, padded with 0, -inf and 0; `count` (N,).
+
+RoIs are divided by the scale, decoded with deltas over `bbox_reg_weights`, and clipped to the picture. Per class: scores above
+`score_thresh`, NMS at `nms_thresh`. `max_dets` > 0 keeps what scores at least as much as the max_dets-th best of the picture (ties may
+leave more). Rows come class by class and, within a class, in the order of the RoIs.
+Source: Detectron's `im_detect_bbox` and `box_results_with_nms_and_limit`.
+"""
+
+from __future__ import annotations
+
+from roiline.ops.detection_output.function import write_detection_output
+from roiline.ops.detection_output.reference import (
+    decode_detections,
+    detection_output,
+    limit_detections,
+    select_detections,
+)
+from roiline.ops.operator import Operator
+
+DETECTION_OUTPUT = Operator(
+    name="DetectionOutput",
+    inputs=("rois", "cls_prob", "bbox_pred", "im_info", "im_size", "roi_count"),
+    outputs={"boxes": ("float32", 3), "scores": ("float32", 2), "classes": ("int64", 2), "count": ("int64", 1)},
+    attributes={
+        "score_thresh": None,
+        "nms_thresh": None,
+        "max_dets": None,
+        "bbox_reg_weights": None,
+        "class_agnostic": 0,
+        "nms_inclusive": 1,
+        "size_offset": 1.0,
+        "corner_offset": 1.0,
+        "delta_clip": None,
+    },
+    reference=detection_output,
+    function=write_detection_output,
+)
+
+__all__ = ["DETECTION_OUTPUT", "decode_detections", "limit_detections", "select_detections"]

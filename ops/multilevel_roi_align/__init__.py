@@ -1,0 +1,36 @@
+"""MultiLevelRoIAlign: features of each RoI, taken from the pyramid level that fits its size.
+
+Inputs: `rois` (T, 5) rows (image index, box in network-input pixels), then L feature maps `features...` (N, C, H_l, W_l), finest first.
+Output: `pooled` (T, C, resolution, resolution), in the order of the RoIs.
+
+With more than one map the level of an RoI is floor(canonical_level + log2(sqrt(area) / canonical_scale + 1e-6)), kept within
+[min_level, min_level + L - 1] (Lin et al., Feature Pyramid Networks, 2017, with Detectron's epsilon); areas use `size_offset`.
+RoIAlign averages sampling_ratio^2 bilinear samples a bin (0: as many as the bin has pixels) (He et al., Mask R-CNN, 2017); coordinates
+are not shifted, or by half a pixel with `half_pixel`.
+"""
+
+from __future__ import annotations
+
+from roiline.ops.multilevel_roi_align.function import write_multilevel_roi_align
+from roiline.ops.multilevel_roi_align.reference import align_rois, assign_levels, multilevel_roi_align
+from roiline.ops.operator import Operator
+
+MULTILEVEL_ROI_ALIGN = Operator(
+    name="MultiLevelRoIAlign",
+    inputs=("rois", "features..."),
+    outputs={"pooled": ("float32", 4)},
+    attributes={
+        "spatial_scales": None,
+        "resolution": None,
+        "sampling_ratio": None,
+        "half_pixel": 0,
+        "min_level": 2,
+        "canonical_level": 4,
+        "canonical_scale": 224.0,
+        "size_offset": 1.0,
+    },
+    reference=multilevel_roi_align,
+    function=write_multilevel_roi_align,
+)
+
+__all__ = ["MULTILEVEL_ROI_ALIGN", "align_rois", "assign_levels"]

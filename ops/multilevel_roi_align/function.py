@@ -1,0 +1,70 @@
+"""MultiLevelRoIAlign in standard ONNX operators: rows are sorted into levels, aligned there, and put back in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from roiline.ops.nodes import FunctionWriter
+
+
+def write_multilevel_roi_align(inputs: int, attributes: Mapping[str, Any]) -> onnx.FunctionProto:
+    """Returns the function body for `inputs` - 1 feature maps."""
+    w = FunctionWriter()
+    maps = inputs - 1
+    if maps == 1:
+        pooled = _align(w, "rois", "features_0", attributes["spatial_scales"][0], attributes)
+    else:
+        pooled = _align_by_level(w, maps, attributes)
+    w.rename(pooled, "pooled")
+    return w.finish("MultiLevelRoIAlign", ("rois", *(f"features_{i}" for i in range(maps))), ("pooled",))
+
+
+def _align_by_level(w: FunctionWriter, maps: int, attributes: Mapping[str, Any]) -> str:
+    level = _assign(w, maps, attributes)
+    rows, parts = [], []
+    for index in range(maps):
+        here = w.squeeze(w.op("NonZero", w.op("Equal", level, w.integer(index))), 0)
+        rois = w.op("Gather", "rois", here, axis=0)
+        rows.append(here)
+        parts.append(_align(w, rois, f"features_{index}", attributes["spatial_scales"][index], attributes))
+    order = w.concat(*rows)
+    count = w.op("Shape", order)
+    restore = w.op("ScatterElements", w.range(count), order, w.range(count), axis=0)
+    return w.op("Gather", w.concat(*parts), restore, axis=0)
+
+
+def _assign(w: FunctionWriter, maps: int, attributes: Mapping[str, Any]) -> str:
+    """Returns the index of the feature map of each RoI, (T,) int64: how many upper levels its side has reached.
+
+    floor(log2(x)) >= n is x >= 2^n, so no logarithm is needed and no rounding of one can move an RoI to another level.
+    """
+    sides = w.op("Sub", w.columns("rois", 3, 5), w.columns("rois", 1, 3))
+    if attributes["size_offset"]:
+        sides = w.op("Add", sides, w.scalar(attributes["size_offset"]))
+    area = w.op("Max", w.op("Mul", w.columns(sides, 0, 1), w.columns(sides, 1, 2)), w.scalar(0.0))
+    ratio = w.op("Div", w.op("Sqrt", area), w.scalar(attributes["canonical_scale"]))
+    ratio = w.op("Add", ratio, w.scalar(1e-6))
+    first = attributes["min_level"] - attributes["canonical_level"]
+    reached = [2.0 ** (first + index) for index in range(1, maps)]
+    over = w.cast(w.op("GreaterOrEqual", ratio, w.constant(np.asarray(reached, np.float32))), np.int64)
+    return w.op("ReduceSum", over, w.ints(1), keepdims=0)
+
+
+def _align(w: FunctionWriter, rois: str, feature: str, scale: float, attributes: Mapping[str, Any]) -> str:
+    image = w.cast(w.squeeze(w.columns(rois, 0, 1), 1), np.int64)
+    return w.op(
+        "RoiAlign",
+        feature,
+        w.columns(rois, 1, 5),
+        image,
+        mode="avg",
+        coordinate_transformation_mode="half_pixel" if attributes["half_pixel"] else "output_half_pixel",
+        output_height=attributes["resolution"],
+        output_width=attributes["resolution"],
+        sampling_ratio=attributes["sampling_ratio"],
+        spatial_scale=float(scale),
+    )

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from shared_data import shared_path
+
+from roiline.core.errors import DataError
+from roiline.core.structures import Detections, Proposals, RoidbEntry, UInt8
+from roiline.infer.datasets import load_dataset
+from roiline.infer.roidb import Dataset
+from roiline.report.drawing import DrawingRules, choose_stems, draw_picture, draw_results
+from roiline.report.labels import choose_class_color
+
+BOX = np.array([[100, 100, 250, 220]], np.float32)
+
+
+def record(image_id: int, score: float) -> dict[str, object]:
+    return {"image_id": image_id, "category_id": 30, "bbox": [10, 10, 20, 20], "score": score}
+
+
+def write(tmp_path: Path, content: object) -> Path:
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(content))
+    return file
+
+
+def picture(height: int = 300, width: int = 400) -> UInt8:
+    return np.full((height, width, 3), 90, np.uint8)
+
+
+def entry(height: int = 300, width: int = 400, boxes: np.ndarray = BOX[:0]) -> RoidbEntry:
+    return RoidbEntry(1, Path("one.jpg"), height, width, boxes=boxes)
+
+
+def detections(score: float = 0.9, boxes: np.ndarray = BOX) -> Detections:
+    count = len(boxes)
+    return Detections(1, boxes, np.full(count, score, np.float32), np.full(count, 2, np.int64))
+
+
+def test_pictures_with_something_to_show_are_drawn(tmp_path: Path, dataset: Dataset) -> None:
+    file = write(tmp_path, [record(4, 0.9), record(9, 0.2)])
+    drawing = draw_results(file, dataset, tmp_path / "new" / "drawn")
+    assert [path.relative_to(tmp_path).as_posix() for path in drawing.files] == ["new/drawn/p4.jpg"]
+    assert cv2.imread(str(drawing.files[0])).shape == (240, 320, 3)
+    both = draw_results(file, dataset, tmp_path / "drawn", thresh=0.1)
+    assert [path.name for path in both.files] == ["p4.jpg", "p9.jpg"]
+
+
+def test_unreadable_pictures_are_reported_and_the_others_drawn(tmp_path: Path, dataset: Dataset) -> None:
+    file = write(tmp_path, [record(4, 0.9), record(9, 0.9)])
+    (dataset.root / "p4.png").write_bytes(b"no picture")
+    drawing = draw_results(file, dataset, tmp_path / "drawn")
+    assert [path.name for path in drawing.files] == ["p9.jpg"]
+    assert [key for key, _ in drawing.failed] == [4]
+    assert "p4.png" in drawing.failed[0][1]
+    (dataset.root / "p9.png").unlink()
+    with pytest.raises(DataError, match="none of the 2 pictures"):
+        draw_results(file, dataset, tmp_path / "drawn")
+
+
+def test_a_box_has_its_class_colour_on_its_outline() -> None:
+    original = picture()
+    drawn = draw_picture(original, detections(), entry(), DrawingRules())
+    assert (original == 90).all()
+    assert drawn.shape == original.shape
+    assert tuple(drawn[220, 170].tolist()) == choose_class_color(2)
+    assert tuple(drawn[160, 100].tolist()) == choose_class_color(2)
+    assert (drawn[130:210, 120:240] == 90).all()
+
+
+@pytest.mark.parametrize("score", [0.69, 0.71])
+def test_detections_below_the_threshold_are_left_out(score: float) -> None:
+    drawn = draw_picture(picture(), detections(score), entry(), DrawingRules())
+    assert bool((drawn != 90).any()) == (score > 0.7)
+
+
+def test_boxes_may_leave_the_picture() -> None:
+    huge = np.array([[-1e9, -50, 1e9, 5000]], np.float32)
+    drawn = draw_picture(picture(), detections(boxes=huge), entry(), DrawingRules())
+    assert tuple(drawn[150, 0].tolist()) == tuple(drawn[150, 399].tolist()) == choose_class_color(2)
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (40, 32), (6, 900), (900, 6), (4000, 3000)])
+def test_any_size_can_be_drawn_and_small_ones_are_enlarged(height: int, width: int) -> None:
+    boxes = np.array([[0, 0, width - 1, height - 1]], np.float32)
+    drawn = draw_picture(picture(height, width), detections(boxes=boxes), entry(height, width), DrawingRules())
+    factor = drawn.shape[0] // height
+    assert drawn.shape[:2] == (height * factor, width * factor)
+    assert max(drawn.shape[:2]) >= 320
+    assert factor == 1 or max(height, width) < 320
+    assert tuple(drawn[-1, -1].tolist()) == choose_class_color(2)
+
+
+def test_ground_truth_is_dashed_black_and_white() -> None:
+    truth = entry(boxes=BOX)
+    drawn = draw_picture(picture(), detections(boxes=BOX[:0]), truth, DrawingRules(ground_truth=True))
+    edge = {tuple(color) for color in drawn[100, 100:251].tolist()}
+    assert edge == {(0, 0, 0), (255, 255, 255)}
+    assert (draw_picture(picture(), detections(boxes=BOX[:0]), truth, DrawingRules()) == 90).all()
+
+
+def test_proposals_are_the_best_and_coloured_by_score() -> None:
+    boxes = np.array([[20, 60, 60, 90], [100, 60, 140, 90], [200, 60, 240, 90]], np.float32)
+    found = Proposals(1, boxes, np.array([0.1, 0.9, 0.5], np.float32))
+    drawn = draw_picture(picture(), found, entry(), DrawingRules(top=2))
+    assert (drawn[50:100, :90] == 90).all()
+    blue, _, red = drawn[75, 100].astype(int)
+    assert red > blue
+    blue, _, red = drawn[75, 200].astype(int)
+    assert blue > red
+    none = draw_picture(picture(), found, entry(), DrawingRules(thresh=0.95))
+    assert (none == 90).all()
+
+
+def test_proposal_files_are_drawn(tmp_path: Path, dataset: Dataset) -> None:
+    content = {"boxes": [BOX / 5, BOX[:0], BOX / 5], "scores": [[0.01], [], [0.2]], "ids": [4, 9, 12]}
+    file = tmp_path / "rpn_proposals.pkl"
+    file.write_bytes(pickle.dumps({**content, "scores": [np.array(row, np.float32) for row in content["scores"]]}))
+    assert [path.name for path in draw_results(file, dataset, tmp_path / "drawn").files] == ["p4.jpg", "p12.jpg"]
+
+
+def test_equal_stems_are_told_apart() -> None:
+    paths = ["a/x.jpg", "b/x.jpg", "x_2.png", "b/X.png", "y.jpg", "größe.jpg"]
+    entries = [RoidbEntry(key, Path(path), 1, 1) for key, path in enumerate(paths)]
+    assert choose_stems(entries) == ["x", "x_3", "x_2", "X_4", "y", "größe"]
+
+
+def test_pictures_of_a_folder_take_given_names(tmp_path: Path, dataset: Dataset) -> None:
+    folder = load_dataset(str(dataset.root))
+    file = write(tmp_path, [{**record(4, 0.9), "image_id": folder.entries[0].image_id, "category_id": 1}])
+    named = draw_results(file, folder, tmp_path / "named", class_names=("zebra",)).files[0].read_bytes()
+    plain = draw_results(file, folder, tmp_path / "plain").files[0].read_bytes()
+    assert named != plain
+
+
+@pytest.mark.golden
+def test_turned_pictures_are_drawn_in_the_datasets_frame(tmp_path: Path) -> None:
+    turned = shared_path("data/odd-images/Landscape_8.jpg")
+    stored = cv2.imread(str(turned), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION).shape[:2]
+    for height, width in (stored, stored[::-1]):
+        image = {"id": 1, "file_name": turned.name, "height": height, "width": width}
+        content = {"images": [image], "categories": [{"id": 1, "name": "x"}], "annotations": []}
+        (tmp_path / "one.json").write_text(json.dumps(content))
+        dataset = load_dataset(tmp_path / "one.json", images=turned.parent)
+        file = write(tmp_path, [{"image_id": 1, "category_id": 1, "bbox": [1, 1, 50, 50], "score": 0.9}])
+        drawn = draw_results(file, dataset, tmp_path / "drawn").files[0]
+        assert cv2.imread(str(drawn)).shape[:2] == (height, width)

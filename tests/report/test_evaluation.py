@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shared_data import shared_path
+
+from roiline.core.errors import DataError, UsageError
+from roiline.infer.datasets import load_dataset
+from roiline.infer.roidb import Dataset
+from roiline.report.evaluation import FORMAT_VERSION, evaluate
+
+RECORDS = [{"image_id": 4, "category_id": 30, "bbox": [10, 10, 20, 20], "score": 0.5}]
+PROPOSALS = {
+    "boxes": [np.array([[10, 10, 29, 29]], np.float32)] * 3,
+    "scores": [np.ones(1, np.float32)] * 3,
+    "ids": [4, 9, 12],
+}
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "bbox_results.json").write_text(json.dumps(RECORDS))
+    (folder / "rpn_proposals.pkl").write_bytes(pickle.dumps(PROPOSALS, protocol=2))
+    return folder
+
+
+def test_a_folder_is_scored_whole_and_gets_the_metrics(out: Path, dataset: Dataset) -> None:
+    evaluation = evaluate(out, [dataset])
+    written = json.loads((out / "metrics.json").read_text())
+    assert written == evaluation.metrics
+    assert evaluation.file == out / "metrics.json"
+    assert written["format_version"] == FORMAT_VERSION
+    assert set(written["pets"]) == {"box", "per_class", "box_proposal"}
+    assert written["pets"]["per_class"]["cat"] == pytest.approx(51 / 101)
+    assert written["pets"]["box_proposal"]["AR@100"] == pytest.approx(1 / 3)
+    assert "pets (3 pictures)" in evaluation.table
+    assert "copypaste: AP,AP50,AP75,APs,APm,APl" in evaluation.table
+
+
+def test_metrics_go_where_they_are_wanted(out: Path, tmp_path: Path, dataset: Dataset) -> None:
+    assert evaluate(out, [dataset], out=tmp_path / "new").file == tmp_path / "new" / "metrics.json"
+    assert evaluate(out / "bbox_results.json", [dataset], out=tmp_path / "m.json").file == tmp_path / "m.json"
+    assert (tmp_path / "new" / "metrics.json").is_file()
+    assert (tmp_path / "m.json").is_file()
+
+
+def test_a_bare_file_alone_writes_nothing(out: Path, dataset: Dataset) -> None:
+    evaluation = evaluate(out / "rpn_proposals.pkl", [dataset])
+    assert evaluation.file is None
+    assert set(evaluation.metrics["pets"]) == {"box_proposal"}
+    assert sorted(path.name for path in out.iterdir()) == ["bbox_results.json", "rpn_proposals.pkl"]
+
+
+def test_several_datasets_have_a_sub_folder_each(tmp_path: Path, dataset: Dataset) -> None:
+    assert dataset.annotation_file is not None
+    copy = tmp_path / "pets_test.json"
+    copy.write_bytes(dataset.annotation_file.read_bytes())
+    other = load_dataset(copy, images=dataset.root)
+    for name, records in (("pets", RECORDS), ("pets_test", [])):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "bbox_results.json").write_text(json.dumps(records))
+    metrics = evaluate(tmp_path / "out", [dataset, other]).metrics
+    assert metrics["pets"]["box"]["AP"] > 0
+    assert metrics["pets_test"]["box"]["AP"] == 0
+    with pytest.raises(UsageError, match="is one result file, but 2 datasets"):
+        evaluate(tmp_path / "out" / "pets" / "bbox_results.json", [dataset, other])
+    with pytest.raises(UsageError, match="no dataset was given"):
+        evaluate(tmp_path / "out", [])
+
+
+def test_a_part_of_the_pictures_is_said_so(tmp_path: Path, dataset: Dataset) -> None:
+    file = tmp_path / "detection_range_0_2.pkl"
+    file.write_bytes(pickle.dumps({"all_boxes": [[], [[], []], [[], []]]}, protocol=2))
+    assert "pets (2 of 3 pictures)" in evaluate(file, [dataset]).table
+
+
+def test_results_of_another_dataset_write_nothing(out: Path, dataset: Dataset) -> None:
+    (out / "bbox_results.json").write_text(json.dumps([{**RECORDS[0], "image_id": 77}]))
+    with pytest.raises(DataError, match="77"):
+        evaluate(out, [dataset])
+    assert not (out / "metrics.json").exists()
+
+
+@pytest.mark.golden
+def test_an_original_output_folder(tmp_path: Path) -> None:
+    dataset = load_dataset(shared_path("golden/dataset/coco_cc12.json"), images=shared_path("golden/dataset/images"))
+    root = shared_path("golden/dataset/synth/box")
+    evaluation = evaluate(root, [dataset], out=tmp_path)
+    golden = json.loads((root / "metrics.json").read_text())
+    found = json.loads((tmp_path / "metrics.json").read_text())["coco_cc12"]
+    assert found["box"] == pytest.approx(golden["detections"]["coco_cc12"]["box"], abs=1e-12)
+    assert found["box_proposal"] == pytest.approx(golden["proposals"]["coco_cc12"]["box_proposal"], abs=1e-12)
+    assert "copypaste: 0.4837,0.6509,0.5954,0.5480,0.3265,0.5955" in evaluation.table
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("folder", ["fast", "fast_3way", "mask_thresh"])
+def test_runs_with_nothing_right_score_as_the_original(folder: str, tmp_path: Path) -> None:
+    dataset = load_dataset(shared_path("golden/dataset/coco_cc12.json"), images=shared_path("golden/dataset/images"))
+    box = evaluate(shared_path(f"golden/dataset/{folder}"), [dataset], out=tmp_path).metrics["coco_cc12"]["box"]
+    assert set(box.values()) == {0.0}
