@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 
@@ -54,7 +55,11 @@ def recognise_content(head: bytes) -> Content | None:
 
 def recognise_plain_text(head: bytes) -> Content | None:
     """Names plain text; asked last, because a pickle of protocol 0 is text too."""
-    if b"\x00" in head or not re.fullmatch(rb"[\t\r\n\x20-\x7e\x80-\xff]+", head):
+    if not re.fullmatch(rb"[\t\r\n\x20-\x7e\x80-\xff]{8,}", head):
+        return None
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the head may end inside a character
+    except UnicodeDecodeError:
         return None
     start = head.lstrip()[:1]
     name = "JSON text" if start in (b"{", b"[") else "plain text"

@@ -19,7 +19,7 @@ import numpy as np
 
 FORMAT_VERSION = 1
 
-Samples: TypeAlias = dict[str, array[float]]
+Samples: TypeAlias = "dict[str, array[float]]"
 """Stage name -> durations in seconds, in the order in which they were measured."""
 
 
@@ -119,9 +119,9 @@ def merge_samples(into: Samples, more: Samples) -> None:
 def stage_stats(seconds: array[float]) -> StageStats:
     """Returns the statistics of at least one duration."""
     millis = np.sort(np.frombuffer(seconds, np.float64)) * 1000.0
-    ranks = [millis[max(0, int(np.ceil(share * millis.size)) - 1)] for share in (0.5, 0.9, 0.99)]
+    p50, p90, p99 = (float(millis[max(0, math.ceil(share * millis.size) - 1)]) for share in (0.5, 0.9, 0.99))
     total = float(millis.sum())
-    return StageStats(millis.size, total, total / millis.size, *(float(rank) for rank in ranks), float(millis[-1]))
+    return StageStats(millis.size, total, total / millis.size, p50, p90, p99, float(millis[-1]))
 
 
 def summarize(lanes: Iterable[Samples]) -> dict[str, dict[str, float]]:

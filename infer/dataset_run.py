@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,15 +34,14 @@ from roiline.infer.plan import Shape, Shard, plan_shards
 from roiline.infer.preparation import network_size
 from roiline.infer.request import FORMATS, RunRequest, spec_with_overrides
 from roiline.infer.roidb import Dataset
-from roiline.infer.shards import SUFFIX, ShardFile, find_done_shards, shard_path
-
-LOG = logging.getLogger("roiline.run")
+from roiline.infer.shards import BAD_SUFFIX, SUFFIX, ShardFile, find_done_shards, shard_path
 
 
 @dataclass(slots=True)
 class DatasetRun:
     """Is one dataset of a run: its folder, its dataset with sizes, its manifest, its plan, and the shards that are done.
 
+    `bad` are shard files that cannot be used, and why.
     `before` is the manifest that the folder had, None for a new run.
     """
 
@@ -55,6 +53,7 @@ class DatasetRun:
     before: Manifest | None
     shards: tuple[Shard, ...]
     done: dict[int, ShardFile]
+    bad: dict[int, str]
 
     @property
     def shards_left(self) -> list[Shard]:
@@ -152,14 +151,14 @@ def prepare_dataset_run(
         named_range=None if request.id_range is None else dataset.id_range,
         started_at=time.time(),
         finished=False,
-        request={key: str(value) for key, value in request_fields(request).items()},
+        request=request_fields(request),
         environment=describe_environment(),
     )
-    before, done = (None, {}) if request.fresh else _find_done(out, manifest, shards)
-    return DatasetRun(out, dataset, entries, shapes, manifest, before, shards, done)
+    before, done, bad = _find_done(request, out, manifest, shards)
+    return DatasetRun(out, dataset, entries, shapes, manifest, before, shards, done, bad)
 
 
-def request_fields(request: RunRequest) -> dict[str, object]:
+def request_fields(request: RunRequest) -> dict[str, str | int | bool | None]:
     """Returns what stands under `request` in run.json: how the run was started, beyond what its settings say."""
     return {
         "model": str(request.model),
@@ -197,24 +196,26 @@ def _result_classes(
     return classes, (0, *(place[category_id] for category_id in paired.category_ids))
 
 
-def _find_done(out: Path, manifest: Manifest, shards: Sequence[Shard]) -> tuple[Manifest | None, dict[int, ShardFile]]:
+def _find_done(
+    request: RunRequest, out: Path, manifest: Manifest, shards: Sequence[Shard]
+) -> tuple[Manifest | None, dict[int, ShardFile], dict[int, str]]:
     folder = out / SHARDS_FOLDER
+    if request.fresh:
+        return None, {}, {}
     before = read_manifest(out)
     if before is None:
         if any(folder.glob(f"*{SUFFIX}")):
             raise DataError(f"{out}: has shards but no {RUN_FILE} that says whose they are; start over with --fresh")
-        return None, {}
+        return None, {}, {}
     check_same_run(out, before.settings, manifest.settings)
-    done, problems = find_done_shards(folder, [shard.positions for shard in shards], identity=manifest.identity)
-    for problem in problems:
-        LOG.warning("%s; its images are computed again", problem)
-    return before, done
+    done, bad = find_done_shards(folder, [shard.positions for shard in shards], identity=manifest.identity)
+    return before, done, bad
 
 
 def clear_outputs(out: Path, manifest: Manifest) -> None:
     """Removes what an earlier run left in `out`: shards, result files and records; files that are not ours stay."""
     folder = out / SHARDS_FOLDER
-    for path in [*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}.bad")]:
+    for path in [*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}{BAD_SUFFIX}")]:
         path.unlink()
     manifests = [manifest]
     try:

@@ -95,7 +95,7 @@ class Manifest:
     named_range: tuple[int, int] | None
     started_at: float
     finished: bool
-    request: Mapping[str, str] = field(default_factory=dict)
+    request: Mapping[str, str | int | bool | None] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     workers: tuple[Mapping[str, str], ...] = ()
     notes: tuple[str, ...] = ()

@@ -66,7 +66,8 @@ class MergedResults:
 
     def rows(self, position: int) -> Rows:
         """Returns the rows of one image."""
-        return self._shards[self._shard_of[position]].rows(int(self._place_of[position]))
+        shard: ShardFile = self._shards[self._shard_of[position]]
+        return shard.rows(int(self._place_of[position]))
 
     def __iter__(self) -> Iterator[Rows]:
         return (self.rows(position) for position in range(len(self)))
@@ -101,7 +102,7 @@ class DetectionTable:
                 )
             self._counts[:, position] = np.bincount(lookup[rows.classes], minlength=num_classes)
         total = int(self._counts.sum(dtype=np.int64))
-        self._scratch = tempfile.TemporaryFile(dir=folder, prefix=".rows.")
+        self._scratch = tempfile.TemporaryFile(dir=folder, prefix=".rows.")  # noqa: SIM115 - closed by `close`
         self._rows = np.memmap(self._scratch, np.float32, "w+", shape=(max(1, total), 5))
         class_starts = np.concatenate([[0], np.cumsum(self._counts.sum(axis=1, dtype=np.int64))]).astype(np.int64)
         self._class_starts = class_starts

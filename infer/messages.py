@@ -16,7 +16,10 @@ from roiline.infer.request import BatchMode, RunOverrides
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Is the first message to a worker: what to open, and how to work. `exif` is resolved; `read_ahead` is how many images may be waiting."""
+    """Is the first message to a worker: what to open, and how to work.
+
+    `exif` is resolved; `read_ahead` is how many images may be on their way to the model.
+    """
 
     python_path: tuple[str, ...]
     predictor: str

@@ -37,8 +37,15 @@ class Predictor:
 
     def run(self, batch: ImageBatch) -> list[Proposals] | list[Detections]:
         """Returns one answer a picture, in batch order."""
+        return self.finish(self.infer(batch), batch)
+
+    def infer(self, batch: ImageBatch) -> dict[str, Tensor]:
+        """Runs the engine; what it returns goes to `finish`."""
         feeds = {"data": batch.pixels, "im_info": batch.im_info, "im_size": batch.sizes}
-        outputs = self._engine.run({info.name: feeds[info.name] for info in self._engine.inputs})
+        return self._engine.run({info.name: feeds[info.name] for info in self._engine.inputs})
+
+    def finish(self, outputs: dict[str, Tensor], batch: ImageBatch) -> list[Proposals] | list[Detections]:
+        """Makes answers of what the engine returned for a batch."""
         if self._task == "proposals":
             return self._split_proposals(batch, *(outputs[name] for name in self.spec.seams["proposals"]))
         if self._on_host:

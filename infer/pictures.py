@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from roiline.core.errors import DataError
+from roiline.core.signatures import HEAD_BYTES, recognise_content, recognise_plain_text
 from roiline.core.structures import UInt8
 from roiline.infer.picture_headers import ExifPolicy, HeaderError, PictureHeader, read_header
 
@@ -33,13 +34,8 @@ PICTURE_SUFFIXES = frozenset(
 )
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
-    (b"version https://git-lfs", "a Git LFS pointer (the picture itself was not fetched)"),
-    (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a zip archive"),
-    (b"\x1f\x8b", "gzip-compressed data"),
     (b"8BPS", "a Photoshop document"),
     (b"\x1aE\xdf\xa3", "a Matroska or WebM video"),
-    (b"\x93NUMPY", "a NumPy array"),
     (b"\x80\x02", "a pickle"),
 )
 _IMAGE_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")
@@ -157,7 +153,7 @@ def is_picture_file(path: Path) -> bool:
 
 def describe_bytes(data: bytes) -> str:
     """Says in words what a file is that is not a picture."""
-    head = data[:512]
+    head = data[:HEAD_BYTES]
     for signature, name in _SIGNATURES:
         if head.startswith(signature):
             return name
@@ -169,18 +165,10 @@ def describe_bytes(data: bytes) -> str:
         )
     if head[:4] == b"RIFF":
         return "a video or sound (RIFF)"
-    text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if text.startswith((b"<!doctype html", b"<html")):
-        return "an HTML page (a download that went wrong?)"
-    if text.startswith((b"<?xml", b"<svg")):
-        return "an SVG drawing" if b"<svg" in text else "XML text"
-    if text.startswith((b"{", b"[")):
-        return "JSON text"
-    if not any(head):
-        return "nothing but zeros (an unfinished download or copy?)"
-    if all(byte >= 32 or byte in b"\t\r\n\f" for byte in head):
-        return "plain text"
-    return f"of no known kind (first bytes {head[:8].hex(' ')})"
+    if b"<svg" in head.lower():
+        return "an SVG drawing"
+    content = recognise_content(head) or recognise_plain_text(head)
+    return content.name if content is not None else f"of no known kind (first bytes {head[:8].hex(' ')})"
 
 
 def _check_file(path: Path) -> None:

@@ -312,7 +312,7 @@ class Pool:
             os.close(reader)
             os.close(writer)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stops += 1
         if self._stops > 1:
             raise KeyboardInterrupt

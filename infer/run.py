@@ -10,18 +10,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from roiline.core.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_SOME_FAILED, ModelError, UsageError
 from roiline.core.files import FolderLock, remove_temporaries, sha256_of_file, write_json
 from roiline.core.spec import ModelSpec
-from roiline.engines.registry import read_spec
+from roiline.engines.model_file import read_spec
+from roiline.engines.registry import resolve_engine
 from roiline.infer.dataset_run import DatasetRun, clear_outputs, load_datasets, prepare_dataset_run, resolve_exif
-from roiline.infer.manifest import RUN_FILE, SHARDS_FOLDER, TIMING_FILE, Manifest, read_manifest, write_manifest
+from roiline.infer.manifest import RUN_FILE, SHARDS_FOLDER, TIMING_FILE, read_manifest, write_manifest
 from roiline.infer.merge import FailedImage, MergedResults
 from roiline.infer.messages import Finished, Setup
 from roiline.infer.outputs import choose_formats, result_path, write_failures, write_results
@@ -29,7 +29,7 @@ from roiline.infer.plan import Shard, shard_size
 from roiline.infer.pool import Pool
 from roiline.infer.progress import DatasetProgress, RunProgress
 from roiline.infer.request import RunRequest, RunSummary
-from roiline.infer.shards import ShardFile, shard_path
+from roiline.infer.shards import ShardFile, set_aside_shard, shard_path
 
 LOG = logging.getLogger("roiline.run")
 
@@ -129,20 +129,19 @@ class _Run:
     def execute(self, began: float) -> RunSummary:
         """Does everything, and returns how it ended."""
         self._last = began
-        finished = _find_finished(self._request)
-        if not finished:
+        if not _seems_finished(self._request):
             self._pool.open()
             self._end_phase("open_s")
-        runs = self._prepare(finished)
+        runs = self._prepare()
         left = [(run, shard) for run in runs for shard in run.shards_left]
         if left and not self._pool.descriptions:
             self._pool.open()
             self._end_phase("open_s")
         self._start_manifests(runs)
         self._end_phase("plan_s")
-        outcome, images = self._work_off(runs, left) if left else ("done", 0)
-        self._pool.close()
+        images = self._work_off(runs, left) if left else 0
         self._end_phase("work_s")
+        self._pool.close()
         summaries = [self._conclude(run) for run in runs]
         self._end_phase("merge_s")
         if left:
@@ -155,14 +154,10 @@ class _Run:
         self._phases[name] = self._phases.get(name, 0.0) + now - self._last
         self._last = now
 
-    def _prepare(self, finished: Sequence[Manifest]) -> list[DatasetRun]:
+    def _prepare(self) -> list[DatasetRun]:
         """Loads and plans every dataset."""
         request = self._request
-        asked = request.engine
-        if self._pool.descriptions:
-            engine = self._pool.descriptions[0].get("backend", asked)
-        else:
-            engine = finished[0].settings.engine if asked == "auto" else asked
+        engine = resolve_engine(request.engine)
         digest = sha256_of_file(request.model)
         runs = [
             prepare_dataset_run(
@@ -180,6 +175,9 @@ class _Run:
         for run in runs:
             if self._request.fresh:
                 clear_outputs(run.out, run.manifest)
+            for index, problem in run.bad.items():
+                LOG.warning("%s; its images are computed again", problem)
+                set_aside_shard(run.out / SHARDS_FOLDER, index)
             if not run.shards_left:
                 continue
             (run.out / SHARDS_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -193,21 +191,19 @@ class _Run:
             )
             write_manifest(run.out, run.manifest)
 
-    def _work_off(
-        self, runs: Sequence[DatasetRun], left: Sequence[tuple[DatasetRun, Shard]]
-    ) -> tuple[Literal["done", "stopped"], int]:
-        """Runs the pool over all shards that are left; returns how it ended and how many images were finished."""
+    def _work_off(self, runs: Sequence[DatasetRun], left: Sequence[tuple[DatasetRun, Shard]]) -> int:
+        """Runs the pool over all shards that are left, as far as it gets; returns how many images that brought."""
         works = {key: run.shard_work(shard, key) for key, (run, shard) in enumerate(left)}
         watch = _Watch(runs, left, shown=self._shown)
         size = min(shard_size(len(run.entries)) for run in runs)
         depth = 1 + 2 * -(-self._request.batch_size // size)
-        outcome = self._pool.run(works, watch, depth=depth)
+        self._pool.run(works, watch, depth=depth)
         watch.finish()
         for run, shard in left:
             path = shard_path(run.out / SHARDS_FOLDER, shard.index)
             if path.exists():
                 run.done[shard.index] = ShardFile(path)
-        return outcome, sum(len(shard.positions) for run, shard in left if shard.index in run.done)
+        return sum(len(shard.positions) for run, shard in left if shard.index in run.done)
 
     def _conclude(self, run: DatasetRun) -> RunSummary:
         """Writes what follows from the shards; nothing if it stands there already."""
@@ -279,13 +275,13 @@ def _dataset_progress(run: DatasetRun) -> DatasetProgress:
     return DatasetProgress(settings.task, start, end, run.dataset.total, done=run.images_done)
 
 
-def _find_finished(request: RunRequest) -> list[Manifest]:
-    """Returns the manifests of all datasets if every one says that it is finished, else nothing: then there is work to do."""
+def _seems_finished(request: RunRequest) -> bool:
+    """Whether run.json of every dataset says that it is finished; whether that is true is seen when the dataset is read."""
     if request.fresh:
-        return []
+        return False
     folders = [request.out] if len(request.data) == 1 else [path.parent for path in request.out.glob(f"*/{RUN_FILE}")]
-    manifests = [manifest for manifest in map(read_manifest, folders) if manifest is not None and manifest.finished]
-    return manifests if len(manifests) == len(request.data) else []
+    manifests = [read_manifest(folder) for folder in folders]
+    return len(manifests) == len(request.data) and all(m is not None and m.finished for m in manifests)
 
 
 def _failed_so_far(run: DatasetRun) -> list[FailedImage]:

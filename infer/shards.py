@@ -31,6 +31,7 @@ from roiline.core.structures import Detections, Float32, ImageId, Int64, Result
 MAGIC = b"ROILSHRD"
 FORMAT_VERSION = 1
 SUFFIX = ".shard"
+BAD_SUFFIX = ".bad"
 _LENGTH = struct.Struct("<Q")
 _ROW_BYTES = {"boxes": 16, "scores": 4, "classes": 8}
 
@@ -203,20 +204,21 @@ def open_shard(folder: Path, index: int, *, identity: str, positions: Sequence[i
 
 def find_done_shards(
     folder: Path, plan: Sequence[Sequence[int]], *, identity: str
-) -> tuple[dict[int, ShardFile], list[str]]:
-    """Returns the shards of `plan` (positions by index) that are done, and what was wrong with others.
-
-    A file that cannot be used is renamed to `NNNNNN.shard.bad`, so that its images are computed again and the file can be looked at.
-    """
+) -> tuple[dict[int, ShardFile], dict[int, str]]:
+    """Returns the shards of `plan` (positions by index) that are done, and those that are there but cannot be used, and why."""
     done: dict[int, ShardFile] = {}
-    problems: list[str] = []
+    bad: dict[int, str] = {}
     for index, positions in enumerate(plan):
-        path = shard_path(folder, index)
-        if not path.exists():
+        if not shard_path(folder, index).exists():
             continue
         try:
             done[index] = open_shard(folder, index, identity=identity, positions=positions)
         except DataError as error:
-            path.replace(path.with_name(path.name + ".bad"))
-            problems.append(str(error))
-    return done, problems
+            bad[index] = str(error)
+    return done, bad
+
+
+def set_aside_shard(folder: Path, index: int) -> None:
+    """Renames a shard file that cannot be used to `NNNNNN.shard.bad`, so that it can be looked at and its images are computed again."""
+    path = shard_path(folder, index)
+    path.replace(path.with_name(path.name + BAD_SUFFIX))

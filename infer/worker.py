@@ -18,11 +18,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -60,11 +60,11 @@ class Predictor(Protocol):
     spec: ModelSpec
     description: Mapping[str, str]
 
-    def infer(self, batch: ImageBatch) -> object:
+    def infer(self, batch: ImageBatch) -> Any:
         """Runs the model; what comes out is only for `finish`."""
 
-    def finish(self, raw: object, batch: ImageBatch) -> list[Result]:
-        """Makes results in original pixels of what the model gave."""
+    def finish(self, outputs: Any, batch: ImageBatch) -> Sequence[Result]:
+        """Makes results in original pixels of what the model gave: one an image, in batch order."""
 
     def close(self) -> None:
         """Gives back what the predictor holds."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from roiline.ops.bbox_transform import BBOX_TRANSFORM
+from roiline.ops.box_with_nms_limit import BOX_WITH_NMS_LIMIT
 from roiline.ops.collect_proposals import COLLECT_PROPOSALS
 from roiline.ops.detection_output import DETECTION_OUTPUT
 from roiline.ops.generate_proposals import GENERATE_PROPOSALS
@@ -11,5 +13,13 @@ from roiline.ops.trim import TRIM
 
 OPERATORS: dict[str, Operator] = {
     operator.name: operator
-    for operator in (COLLECT_PROPOSALS, DETECTION_OUTPUT, GENERATE_PROPOSALS, MULTILEVEL_ROI_ALIGN, TRIM)
+    for operator in (
+        BBOX_TRANSFORM,
+        BOX_WITH_NMS_LIMIT,
+        COLLECT_PROPOSALS,
+        DETECTION_OUTPUT,
+        GENERATE_PROPOSALS,
+        MULTILEVEL_ROI_ALIGN,
+        TRIM,
+    )
 }

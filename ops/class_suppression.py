@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roiline.ops.nodes import NodeWriter
-from roiline.ops.suppression import LOWEST, write_nms, write_rows_of, write_single_empty_box
+from roiline.ops.suppression import LOWEST, write_far_corners, write_nms, write_rows_of, write_single_empty_box
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +69,30 @@ def write_class_nms(
     place = w.concat(group, w.columns(slot, 1, 2), axis=1)
     groups, rows = w.op("Mul", images, columns), w.op("Max", longest, w.ints(1))
     dense_scores = w.op("ScatterND", w.full(-np.inf, groups, rows), place, candidates.scores)
-    dense_boxes = w.op("ScatterND", w.full(0.0, groups, rows, w.ints(4)), place, boxes)
+    far_corners = write_far_corners(w, boxes, plus_one)
+    dense_boxes = w.op("ScatterND", w.full(0.0, groups, rows, w.ints(4)), place, far_corners)
     if one_empty_box:
-        dense_scores = write_single_empty_box(w, dense_boxes, dense_scores, plus_one=plus_one)
+        dense_scores = write_single_empty_box(w, dense_boxes, dense_scores)
     group, index = write_nms(
         w,
         dense_boxes,
         dense_scores,
         threshold=threshold,
         inclusive=inclusive,
-        plus_one=plus_one,
         limit=limit,
         score_floor=LOWEST,
     )
     if in_row_order:
         group, index = _sort_by_row(w, group, index, rows)
     kept = w.concat(w.unsqueeze(group, 1), w.unsqueeze(index, 1), axis=1)
+    source = w.op(
+        "ScatterND", w.op("Expand", w.integer(0), w.concat(groups, rows)), place, w.range(w.op("Shape", candidates.row))
+    )
+    source = write_rows_of(w, source, kept)
     image, column = w.op("Div", group, columns), w.op("Mod", group, columns)
-    return KeptBoxes(image, column, index, write_rows_of(w, dense_boxes, kept), write_rows_of(w, dense_scores, kept))
+    return KeptBoxes(
+        image, column, index, w.op("Gather", boxes, source, axis=0), w.op("Gather", candidates.scores, source, axis=0)
+    )
 
 
 def _sort_by_row(w: NodeWriter, group: str, index: str, rows: str) -> tuple[str, str]:

@@ -57,26 +57,21 @@ def pad_rows(groups: list[Float32], fill: float) -> Float32:
     return padded
 
 
+def write_far_corners(w: NodeWriter, boxes: str, plus_one: float) -> str:
+    """Returns boxes (..., 4) with x2 + plus_one and y2 + plus_one: what they cover, for an operator that knows no + 1."""
+    return w.op("Add", boxes, w.constant(np.array([0.0, 0.0, plus_one, plus_one], np.float32))) if plus_one else boxes
+
+
 def write_nms(
-    w: NodeWriter,
-    boxes: str,
-    scores: str,
-    *,
-    threshold: float,
-    inclusive: bool,
-    plus_one: float,
-    limit: str,
-    score_floor: float,
+    w: NodeWriter, boxes: str, scores: str, *, threshold: float, inclusive: bool, limit: str, score_floor: float
 ) -> tuple[str, str]:
     """Writes NMS over G independent groups: boxes (G, n, 4), scores (G, n) -> group (M,) and index (M,) of kept boxes.
 
-    Scores at or below `score_floor` never survive. Within a group rows come by descending score, ties by index. ONNX's operator
-    suppresses above its threshold without + 1: corners are shifted and the threshold is taken one float lower where the convention asks
-    for it. It also takes corners in either order: boxes must have x1 <= x2 and y1 <= y2, as decoded and clipped boxes have.
+    Boxes are as `write_far_corners` returns them. Scores at or below `score_floor` never survive. Within a group rows come by
+    descending score, ties by index. ONNX's operator suppresses above its threshold: where the convention suppresses at it, the
+    threshold is taken one float lower. It also takes corners in either order: boxes must have x1 <= x2 and y1 <= y2, as decoded and
+    clipped boxes have.
     """
-    if plus_one:
-        shift = np.array([0.0, 0.0, plus_one, plus_one], np.float32)
-        boxes = w.op("Add", boxes, w.constant(shift))
     level = min(below(threshold) if inclusive else max(threshold, 0.0), 1.0)
     selected = w.op(
         "NonMaxSuppression",
@@ -89,11 +84,9 @@ def write_nms(
     return w.squeeze(w.columns(selected, 0, 1, axis=1), 1), w.squeeze(w.columns(selected, 2, 3, axis=1), 1)
 
 
-def write_single_empty_box(w: NodeWriter, boxes: str, scores: str, *, plus_one: float) -> str:
+def write_single_empty_box(w: NodeWriter, boxes: str, scores: str) -> str:
     """Returns scores (G, n) with -inf for every box without area but the best of its group (ties: the first)."""
     sides = w.op("Sub", w.columns(boxes, 2, 4), w.columns(boxes, 0, 2))
-    if plus_one:
-        sides = w.op("Add", sides, w.scalar(plus_one))
     empty = w.op("Equal", w.op("ReduceProd", sides, w.ints(-1), keepdims=0), w.scalar(0.0))
     nothing = w.scalar(-np.inf)
     best = w.op("ArgMax", w.op("Where", empty, scores, nothing), axis=1, keepdims=1)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roiline.core.errors import DataError
+from roiline.core.errors import DataError, UsageError
 from roiline.core.files import write_durable
 from roiline.core.structures import Detections, Float32, ImageId, Int64, Proposals, Result, RoidbEntry, UInt8
 from roiline.infer.picture_headers import ExifPolicy
@@ -23,7 +23,7 @@ from roiline.report.labels import Pen, choose_class_color, draw_label
 from roiline.report.results import DetectionResults, Results, read_results, split_by_image
 
 DETECTION_THRESH = 0.7
-"""The lowest score of detections that are drawn when no threshold is given: what the original tools take."""
+"""The lowest score of detections that are drawn when no threshold is given: what the original programs take."""
 
 JPEG_QUALITY = 92
 _LEAST_LONG_SIDE = 320
@@ -70,8 +70,13 @@ def draw_results(
     detections are drawn. `class_names` serve datasets without categories; see `DrawingRules` for the other options.
 
     Raises:
+        UsageError: `out_dir` is the dataset's own folder of pictures, which would be overwritten.
         DataError: there are no results, they are damaged or of another dataset, or no picture at all could be read.
     """
+    if out_dir.resolve() in {folder.resolve() for folder in {entry.path.parent for entry in dataset.entries}}:
+        raise UsageError(
+            f"{out_dir}: is where the dataset's own pictures are; choose another folder for the drawn ones"
+        )
     names = tuple(category.name for category in dataset.categories) or class_names
     rules = DrawingRules(thresh, top, ground_truth, exif, names)
     results = read_results(results_path, dataset)[0]

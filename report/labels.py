@@ -103,10 +103,10 @@ def _choose_place(
     )
     inside = [(max(0, min(x, canvas[0] - width)), max(0, min(y, canvas[1] - height))) for x, y in corners]
     places = [(x, y, x + width - 1, y + height - 1) for x, y in inside]
-    return min(places, key=lambda place: sum(_shared_area(place, other) for other in placed))
+    return min(places, key=lambda place: sum(_overlap_area(place, other) for other in placed))
 
 
-def _shared_area(first: Rectangle, second: Rectangle) -> int:
+def _overlap_area(first: Rectangle, second: Rectangle) -> int:
     width = min(first[2], second[2]) - max(first[0], second[0]) + 1
     height = min(first[3], second[3]) - max(first[1], second[1]) + 1
     return max(0, width) * max(0, height)

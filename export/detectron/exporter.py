@@ -29,6 +29,12 @@ class ExportReport:
     check: CheckReport
     warnings: tuple[str, ...]
 
+    @property
+    def leftovers(self) -> tuple[str, ...]:
+        """Says which blobs of the weights file the model does not use."""
+        known = tuple(f"not used: {name} ({part})" for name, part in self.check.known)
+        return known + tuple(f"not used and of no known part: {name}" for name in self.check.unknown)
+
 
 def export_detectron(
     cfg: Path,

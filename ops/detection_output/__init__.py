@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from roiline.ops.detection_output.function import write_detection_output
 from roiline.ops.detection_output.reference import (
+    box_results,
     decode_detections,
     detection_output,
     limit_detections,
@@ -41,4 +42,4 @@ DETECTION_OUTPUT = Operator(
     function=write_detection_output,
 )
 
-__all__ = ["DETECTION_OUTPUT", "decode_detections", "limit_detections", "select_detections"]
+__all__ = ["DETECTION_OUTPUT", "box_results", "decode_detections", "limit_detections", "select_detections"]

@@ -9,6 +9,8 @@ import numpy as np
 from roiline.core.boxes import clip_boxes
 from roiline.core.structures import Float32, Int64
 from roiline.ops.box_coding import decode_boxes
+from roiline.ops.box_voting import BoxVoting, vote_boxes
+from roiline.ops.soft_nms import SoftNms, soft_nms
 from roiline.ops.suppression import pad_rows, suppress_boxes
 
 
@@ -45,15 +47,15 @@ def detection_output(
             corner_offset=corner_offset,
             delta_clip=delta_clip,
         )
-        picked = select_detections(
-            boxes,
+        limited = box_results(
             cls_prob[start:end],
+            boxes,
             score_thresh=score_thresh,
             nms_thresh=nms_thresh,
+            max_dets=max_dets,
             inclusive=bool(nms_inclusive),
             plus_one=size_offset,
         )
-        limited = limit_detections(*picked, max_dets=max_dets)
         boxes_of.append(limited[0])
         scores_of.append(limited[1])
         classes_of.append(limited[2].astype(np.float32))
@@ -89,23 +91,65 @@ def decode_detections(
 
 
 def select_detections(
-    boxes: Float32, cls_prob: Float32, *, score_thresh: float, nms_thresh: float, inclusive: bool, plus_one: float
+    boxes: Float32,
+    cls_prob: Float32,
+    *,
+    score_thresh: float,
+    nms_thresh: float,
+    inclusive: bool,
+    plus_one: float,
+    soft: SoftNms | None = None,
+    voting: BoxVoting | None = None,
 ) -> tuple[Float32, Float32, Int64]:
-    """Returns boxes (D, 4), scores (D,), classes (D,) after threshold and NMS per class; (R, K, 4) boxes, (R, K) probabilities go in."""
-    rows, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    """Returns boxes (D, 4), scores (D,), classes (D,) after threshold and NMS per class; (R, K, 4) boxes, (R, K) probabilities go in.
+
+    With `soft` scores decay instead, and rows come in the order of choice; with `voting` all candidates of a class refine what is kept.
+    """
+    found = [(np.zeros((0, 4), np.float32), np.zeros(0, np.float32))]
     for index in range(1, cls_prob.shape[1]):
         candidates = np.flatnonzero(cls_prob[:, index] > np.float32(score_thresh))
-        kept = suppress_boxes(
-            boxes[candidates, index],
-            cls_prob[candidates, index],
-            threshold=nms_thresh,
-            inclusive=inclusive,
-            plus_one=plus_one,
-        )
-        rows.append(candidates[np.sort(kept)])
-        classes.append(np.full(len(kept), index, np.int64))
-    row, column = np.concatenate(rows), np.concatenate(classes)
-    return boxes[row, column], cls_prob[row, column], column
+        of_class, scores = boxes[candidates, index], cls_prob[candidates, index]
+        if soft is None:
+            rows = np.sort(
+                suppress_boxes(of_class, scores, threshold=nms_thresh, inclusive=inclusive, plus_one=plus_one)
+            )
+            kept_scores = scores[rows]
+        else:
+            kept_scores, rows = soft_nms(of_class, scores, soft, overlap_thresh=nms_thresh, plus_one=plus_one)
+        kept = of_class[rows], kept_scores
+        found.append(kept if voting is None else vote_boxes(*kept, of_class, scores, voting))
+    classes = np.repeat(np.arange(len(found)), [len(scores) for _, scores in found])
+    return np.concatenate([rows for rows, _ in found]), np.concatenate([scores for _, scores in found]), classes
+
+
+def box_results(
+    cls_prob: Float32,
+    boxes: Float32,
+    *,
+    score_thresh: float,
+    nms_thresh: float,
+    max_dets: int,
+    inclusive: bool = True,
+    plus_one: float = 1.0,
+    soft: SoftNms | None = None,
+    voting: BoxVoting | None = None,
+) -> tuple[Float32, Float32, Int64]:
+    """Returns boxes (D, 4), scores (D,), classes (D,) of one picture from probabilities (R, K) and boxes (R, K, 4) or (R, 4K).
+
+    Source: Detectron's `box_results_with_nms_and_limit`, whose options for soft-NMS and box voting are `soft` and `voting`.
+    """
+    by_class = boxes.reshape(len(cls_prob), cls_prob.shape[1], 4)
+    selected = select_detections(
+        by_class,
+        cls_prob,
+        score_thresh=score_thresh,
+        nms_thresh=nms_thresh,
+        inclusive=inclusive,
+        plus_one=plus_one,
+        soft=soft,
+        voting=voting,
+    )
+    return limit_detections(*selected, max_dets=max_dets)
 
 
 def limit_detections(

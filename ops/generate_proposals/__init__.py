@@ -6,10 +6,11 @@ Outputs: `boxes` (N, P, 4) in network-input pixels and `kept_scores` (N, P), by 
 int64. P is the smaller of the candidates and the limits.
 
 Order of work (Detectron's): the `pre_nms_top_n` best scores (<= 0: all), decode, clip, filter, NMS, the `post_nms_top_n` best (<= 0:
-all). A threshold of 1 that is not inclusive suppresses nothing; `one_empty_box` keeps only the
-best of the boxes without area, as Caffe2 does without + 1 (their overlap is 0 / 0, which it takes for too much). The filter keeps a box whose sides are at least `min_size` and whose centre lies in
-the picture; with `min_size_in_network` the sides are measured against min_size x scale in network pixels (Caffe2's operator), else in
-original pixels against max(min_size, 1) (Detectron's Python). Ties: the lower index in (y, x, anchor) order wins.
+all). A threshold of 1 that is not inclusive suppresses nothing; `one_empty_box` keeps only the best of the boxes without area, as
+Caffe2 does without + 1 (their overlap is 0 / 0, which it takes for too much). The filter keeps a box whose sides are at least
+`min_size` and whose centre lies in the picture; with `min_size_in_network` the sides are measured against min_size x scale in network
+pixels (Caffe2's operator), else in original pixels against max(min_size, 1) (Detectron's Python). Ties: the lower index in
+(y, x, anchor) order wins.
 """
 
 from __future__ import annotations

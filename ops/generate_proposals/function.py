@@ -10,7 +10,15 @@ import onnx
 
 from roiline.ops.box_coding import write_clip, write_decode
 from roiline.ops.nodes import LAST, FunctionWriter
-from roiline.ops.suppression import LOWEST, write_longest, write_nms, write_rows_of, write_single_empty_box, write_slots
+from roiline.ops.suppression import (
+    LOWEST,
+    write_far_corners,
+    write_longest,
+    write_nms,
+    write_rows_of,
+    write_single_empty_box,
+    write_slots,
+)
 
 
 def write_generate_proposals(_inputs: int, attributes: Mapping[str, Any]) -> onnx.FunctionProto:
@@ -34,8 +42,6 @@ def write_generate_proposals(_inputs: int, attributes: Mapping[str, Any]) -> onn
         w, boxes, w.unsqueeze(w.columns("im_info", 0, 2, axis=1), 1), size_offset=attributes["size_offset"]
     )
     best = w.op("Where", _large_and_inside(w, boxes, attributes), best, w.scalar(-np.inf))
-    if attributes["one_empty_box"]:
-        best = write_single_empty_box(w, boxes, best, plus_one=attributes["size_offset"])
     boxes, best, count = _suppress(w, boxes, best, images, attributes)
     w.rename(boxes, "boxes")
     w.rename(best, "kept_scores")
@@ -98,13 +104,15 @@ def _suppress(
 ) -> tuple[str, str, str]:
     """Returns what NMS leaves of (N, K) candidates, padded, with the counts (N,)."""
     post = attributes["post_nms_top_n"]
+    far_corners = write_far_corners(w, boxes, attributes["size_offset"])
+    if attributes["one_empty_box"]:
+        scores = write_single_empty_box(w, far_corners, scores)
     image, index = write_nms(
         w,
-        boxes,
+        far_corners,
         scores,
         threshold=attributes["nms_thresh"],
         inclusive=bool(attributes["nms_inclusive"]),
-        plus_one=attributes["size_offset"],
         limit=w.ints(post if post > 0 else LAST),
         score_floor=LOWEST,
     )

@@ -1,12 +1,12 @@
 """MultiLevelRoIAlign: features of each RoI, taken from the pyramid level that fits its size.
 
 Inputs: `rois` (T, 5) rows (image index, box in network-input pixels), then L feature maps `features...` (N, C, H_l, W_l), finest first.
-Output: `pooled` (T, C, resolution, resolution), in the order of the RoIs.
+Output: `pooled` (T, C, resolution, resolution_across), in the order of the RoIs; `resolution_across` 0 is as many bins as `resolution`.
 
 With more than one map the level of an RoI is floor(canonical_level + log2(sqrt(area) / canonical_scale + 1e-6)), kept within
 [min_level, min_level + L - 1] (Lin et al., Feature Pyramid Networks, 2017, with Detectron's epsilon); areas use `size_offset`.
 RoIAlign averages sampling_ratio^2 bilinear samples a bin (0: as many as the bin has pixels) (He et al., Mask R-CNN, 2017); coordinates
-are not shifted, or by half a pixel with `half_pixel`.
+are not shifted, or by half a pixel with `half_pixel`. Only then can a bin be empty (an RoI without width, sampling_ratio 0): it is 0.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ MULTILEVEL_ROI_ALIGN = Operator(
     attributes={
         "spatial_scales": None,
         "resolution": None,
+        "resolution_across": 0,
         "sampling_ratio": None,
         "half_pixel": 0,
         "min_level": 2,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from roiline.ops.multilevel_roi_align.reference import level_of_ratio
 from roiline.ops.nodes import FunctionWriter
 
 
@@ -40,7 +41,7 @@ def _align_by_level(w: FunctionWriter, maps: int, attributes: Mapping[str, Any])
 def _assign(w: FunctionWriter, maps: int, attributes: Mapping[str, Any]) -> str:
     """Returns the index of the feature map of each RoI, (T,) int64: how many upper levels its side has reached.
 
-    floor(log2(x)) >= n is x >= 2^n, so no logarithm is needed and no rounding of one can move an RoI to another level.
+    Levels are compared as ratios, so the runtime's own logarithm cannot move an RoI to another level.
     """
     sides = w.op("Sub", w.columns("rois", 3, 5), w.columns("rois", 1, 3))
     if attributes["size_offset"]:
@@ -48,10 +49,18 @@ def _assign(w: FunctionWriter, maps: int, attributes: Mapping[str, Any]) -> str:
     area = w.op("Max", w.op("Mul", w.columns(sides, 0, 1), w.columns(sides, 1, 2)), w.scalar(0.0))
     ratio = w.op("Div", w.op("Sqrt", area), w.scalar(attributes["canonical_scale"]))
     ratio = w.op("Add", ratio, w.scalar(1e-6))
-    first = attributes["min_level"] - attributes["canonical_level"]
-    reached = [2.0 ** (first + index) for index in range(1, maps)]
+    first, canonical = attributes["min_level"], attributes["canonical_level"]
+    reached = [_least_ratio(first + index, canonical) for index in range(1, maps)]
     over = w.cast(w.op("GreaterOrEqual", ratio, w.constant(np.asarray(reached, np.float32))), np.int64)
     return w.op("ReduceSum", over, w.ints(1), keepdims=0)
+
+
+def _least_ratio(level: int, canonical_level: int) -> np.float32:
+    """Returns the smallest ratio that has at least this level: 2^n, or a few floats less where the reference's sum rounds up to it."""
+    ratio = np.float32(2.0 ** (level - canonical_level))
+    while level_of_ratio(np.nextafter(ratio, np.float32(0)), canonical_level) >= level:
+        ratio = np.nextafter(ratio, np.float32(0))
+    return ratio
 
 
 def _align(w: FunctionWriter, rois: str, feature: str, scale: float, attributes: Mapping[str, Any]) -> str:
@@ -64,7 +73,7 @@ def _align(w: FunctionWriter, rois: str, feature: str, scale: float, attributes:
         mode="avg",
         coordinate_transformation_mode="half_pixel" if attributes["half_pixel"] else "output_half_pixel",
         output_height=attributes["resolution"],
-        output_width=attributes["resolution"],
+        output_width=attributes["resolution_across"] or attributes["resolution"],
         sampling_ratio=attributes["sampling_ratio"],
         spatial_scale=float(scale),
     )

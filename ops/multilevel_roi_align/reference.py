@@ -16,6 +16,7 @@ def multilevel_roi_align(
     *features: Float32,
     spatial_scales: Sequence[float],
     resolution: int,
+    resolution_across: int,
     sampling_ratio: int,
     half_pixel: int,
     min_level: int,
@@ -23,7 +24,7 @@ def multilevel_roi_align(
     canonical_scale: float,
     size_offset: float,
 ) -> tuple[Float32]:
-    """Returns pooled (T, C, P, P); see the operator's description."""
+    """Returns pooled (T, C, down, across); see the operator's description."""
     last = min_level + len(features) - 1
     levels = assign_levels(
         rois[:, 1:],
@@ -33,14 +34,15 @@ def multilevel_roi_align(
         canonical_scale=canonical_scale,
         size_offset=size_offset,
     )
-    pooled = np.zeros((len(rois), features[0].shape[1], resolution, resolution), np.float32)
+    pooled_size = resolution, resolution_across or resolution
+    pooled = np.zeros((len(rois), features[0].shape[1], *pooled_size), np.float32)
     for level, (feature, scale) in enumerate(zip(features, spatial_scales, strict=True), start=min_level):
         here = levels == level
         pooled[here] = align_rois(
             feature,
             rois[here],
             spatial_scale=scale,
-            pooled_size=(resolution, resolution),
+            pooled_size=pooled_size,
             sampling_ratio=sampling_ratio,
             half_pixel=bool(half_pixel),
         )
@@ -58,8 +60,15 @@ def assign_levels(
 ) -> Int64:
     """Returns the (n,) pyramid level of boxes (n, 4) in network-input pixels."""
     side = np.sqrt(np.maximum(box_areas(boxes, plus_one=size_offset), np.float32(0)))
-    level = np.floor(np.float32(canonical_level) + np.log2(side / np.float32(canonical_scale) + np.float32(1e-6)))
+    ratio = (side / np.float32(canonical_scale) + np.float32(1e-6)).astype(np.float32)
+    level = level_of_ratio(ratio, canonical_level)
     return np.clip(level, min_level, max_level).astype(np.int64)
+
+
+def level_of_ratio(ratio: Float32 | np.float32, canonical_level: int) -> Float32:
+    """Returns floor(canonical_level + log2(ratio)) in float32, whose sum may round up to a level that the ratio just misses."""
+    level: Float32 = np.floor(np.float32(canonical_level) + np.log2(ratio))
+    return level
 
 
 def align_rois(
@@ -84,7 +93,7 @@ def align_rois(
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """Is the samples of one axis: `grid` a bin as RoIAlign computes it (0 or less: no sample), two cells and weights of each."""
+    """Is the samples of one axis: `grid` of them a bin, and the two cells and weights of each."""
 
     grid: int
     low: Int64
@@ -94,13 +103,12 @@ class _Samples:
 
 
 def _average_samples(feature: Float32, down: _Samples, across: _Samples, pooled_size: tuple[int, int]) -> Float32:
-    """Returns the mean (C, pooled height, pooled width) of the samples of each bin; NaN where a grid of 0 divides 0 by 0."""
+    """Returns the mean (C, pooled height, pooled width) of the samples of each bin, 0 where a bin has none."""
     rows = feature[:, down.low] * down.low_weight[:, None] + feature[:, down.high] * down.high_weight[:, None]
     samples = rows[:, :, across.low] * across.low_weight + rows[:, :, across.high] * across.high_weight
     height, width = pooled_size
-    binned = samples.reshape(len(samples), height, max(down.grid, 0), width, max(across.grid, 0))
-    with np.errstate(invalid="ignore"):
-        mean: Float32 = binned.sum(axis=(2, 4)) / np.float32(down.grid * across.grid)
+    binned = samples.reshape(len(samples), height, down.grid, width, across.grid)
+    mean: Float32 = binned.sum(axis=(2, 4)) / np.float32(max(down.grid * across.grid, 1))
     return mean
 
 
@@ -110,7 +118,7 @@ def _sample_axis(
     """Returns the samples of all bins along one axis of `size` cells; a sample off the map has weights 0."""
     length = np.float32(end - start) if half_pixel else np.maximum(np.float32(end - start), np.float32(1))
     bin_size = length / np.float32(bins)
-    grid = sampling_ratio if sampling_ratio > 0 else int(np.ceil(bin_size))
+    grid = sampling_ratio if sampling_ratio > 0 else max(int(np.ceil(bin_size)), 0)
     offsets = (np.arange(grid, dtype=np.float32) + np.float32(0.5)) * bin_size / np.float32(grid or 1)
     position = (start + np.arange(bins, dtype=np.float32)[:, None] * bin_size + offsets[None]).reshape(-1)
     outside = (position < -1) | (position > size)

@@ -236,7 +236,7 @@ def test_arrays_of_objects_and_odd_types_are_refused(dtype):
 def test_arrays_of_objects_are_refused_by_name():
     with pytest.raises(DataError, match="array of Python objects"):
         loads_pickle(pickle.dumps(np.array([object], object), 2))
-    with pytest.raises(DataError, match="structured array"):
+    with pytest.raises(DataError, match="array of type 'V4'"):
         loads_pickle(pickle.dumps(np.zeros(2, [("a", "f4")]), 2))
 
 
@@ -248,9 +248,8 @@ def test_nesting_is_bounded():
 
 
 def test_sharing_cannot_multiply_without_end():
-    doubled = b"\x80\x02]" + b"".join(b"q%c(h%ch%cl" % (i, i, i) for i in range(60)) + b"."
-    deep = b"\x80\x02" + b"]q\x00(" + b"".join(b"h%c" % 0 for _ in range(2)) + b"l."
-    assert loads_pickle(deep) == [[], []]
+    doubled = b"\x80\x02]" + b"".join(b"q%c0(h%ch%cl" % (i, i, i) for i in range(60)) + b"."
+    assert loads_pickle(b"\x80\x02]q\x000(h\x00h\x00l.") == [[], []]
     with pytest.raises(DataError, match="bomb"):
         loads_pickle(doubled)
 
@@ -276,7 +275,7 @@ def test_keys_in_bytes_become_text():
 @pytest.mark.parametrize("cut", [1, 2, 10, 200, 700, -1])
 def test_half_a_download_is_called_so(cut):
     content = pickle.dumps({"blobs": np.arange(200.0)}, 2)
-    with pytest.raises(DataError, match="half a download|damaged"):
+    with pytest.raises(DataError, match=r"half a download|damaged"):
         loads_pickle(content[:cut])
 
 

@@ -164,7 +164,7 @@ def test_bombs_are_refused_quickly():
     with pytest.raises(ConfigError, match="deep"):
         load_yaml(ladder, source="x")
     for nested in ("[" * 5000, "- " * 5000, "{a: " * 5000, "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)):
-        with pytest.raises(ConfigError, match=f"nested more than {MAX_DEPTH} deep"):
+        with pytest.raises(ConfigError, match=rf"nested more than {MAX_DEPTH} deep|maximum nesting depth"):
             load_yaml(nested, source="x")
     with pytest.raises(ConfigError, match="values"):
         load_yaml("[" + "1," * 500_000 + "]", source="x")
@@ -230,10 +230,6 @@ def test_texts_are_read_as_literals_where_they_are_ones(text, value):
     assert decode_literal(text) == value
 
 
-def test_a_literal_nested_too_deep_is_a_text_or_refused():
-    try:
-        assert decode_literal("(" * 5000) == "(" * 5000
-    except ConfigError as error:
-        assert "deep" in str(error)
+def test_a_literal_nested_too_deep_is_refused():
     with pytest.raises(ConfigError, match="deep"):
         decode_literal("-" * 500_000 + "1")

@@ -7,6 +7,7 @@ from io import BytesIO
 import cv2
 import numpy as np
 import pytest
+
 from roiline.infer.picture_headers import HeaderError, read_header
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 70, 3), dtype=np.uint8)

@@ -10,6 +10,8 @@ import zlib
 import cv2
 import numpy as np
 import pytest
+from shared_data import shared_path
+
 from roiline.core.errors import DataError
 from roiline.infer.pictures import (
     decode_picture,
@@ -20,7 +22,6 @@ from roiline.infer.pictures import (
     read_size,
     set_decoder_threads,
 )
-from shared_data import shared_path
 
 PICTURE = np.random.default_rng(1).integers(0, 256, (30, 50, 3), dtype=np.uint8)
 REFUSED = {
@@ -191,7 +192,7 @@ def test_a_picture_of_another_size_than_the_dataset_says_is_refused():
         (b"%PDF-1.7", "a PDF"),
         (b"\0\0\0\x20ftypisom\0\0", "a video"),
         (b'<?xml version="1.0"?><svg/>', "an SVG drawing"),
-        (bytes(100), "nothing but zeros"),
+        (bytes(100), "nothing but zero bytes"),
         (b"\xde\xad\xbe\xef", "of no known kind (first bytes de ad be ef)"),
     ],
 )
@@ -203,7 +204,7 @@ def test_what_is_not_a_picture_is_named(data, kind):
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(DataError, match="nowhere.jpg: cannot be read"):
+    with pytest.raises(DataError, match=r"nowhere\.jpg: cannot be read"):
         read_bytes(tmp_path / "nowhere.jpg")
     with pytest.raises(DataError, match="it is a folder"):
         read_bytes(tmp_path)

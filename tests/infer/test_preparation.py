@@ -5,10 +5,11 @@ import json
 import cv2
 import numpy as np
 import pytest
+from shared_data import shared_path
+
 from roiline.core.errors import DataError, UsageError
 from roiline.core.spec import ImageRules
 from roiline.infer.preparation import image_scale, network_size, prepare_picture, stack_batch
-from shared_data import shared_path
 
 MEANS = (102.9801, 115.9465, 122.7717)
 
@@ -85,7 +86,7 @@ def test_sizes_of_the_usual_pictures(size, scale, resized, padded32, padded128):
 
 
 def test_the_limit_of_the_longer_side_rounds_half_to_even():
-    # 1000 * 0.5 * 2.665 = 1332.5 rounds to 1332 and is within 1332; 1333.5 rounds to 1334 and is not.
+    # 2.5 * 533 = 1332.5 rounds to 1332, which is allowed; 444.5 * 3 = 1333.5 rounds to 1334, which is not.
     assert image_scale(400, 533, rules(1000, 1332)) == 2.5
     assert image_scale(200, 533, rules(500, 1332)) == 2.5
     assert image_scale(2, 3, rules(889, 1333)) == 1333 / 3

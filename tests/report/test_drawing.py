@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from shared_data import shared_path
 
-from roiline.core.errors import DataError
+from roiline.core.errors import DataError, UsageError
 from roiline.core.structures import Detections, Proposals, RoidbEntry, UInt8
 from roiline.infer.datasets import load_dataset
 from roiline.infer.roidb import Dataset
@@ -61,6 +61,13 @@ def test_unreadable_pictures_are_reported_and_the_others_drawn(tmp_path: Path, d
     (dataset.root / "p9.png").unlink()
     with pytest.raises(DataError, match="none of the 2 pictures"):
         draw_results(file, dataset, tmp_path / "drawn")
+
+
+def test_the_datasets_own_pictures_are_never_overwritten(tmp_path: Path, dataset: Dataset) -> None:
+    before = {path.name: path.read_bytes() for path in dataset.root.iterdir()}
+    with pytest.raises(UsageError, match="choose another folder"):
+        draw_results(write(tmp_path, [record(4, 0.9)]), dataset, dataset.root / ".." / dataset.root.name)
+    assert {path.name: path.read_bytes() for path in dataset.root.iterdir()} == before
 
 
 def test_a_box_has_its_class_colour_on_its_outline() -> None:

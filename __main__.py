@@ -1,0 +1,7 @@
+"""`python -m roiline` is `roiline`."""
+
+from __future__ import annotations
+
+from roiline.cli import main
+
+main()

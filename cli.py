@@ -1,0 +1,369 @@
+"""The command line: parse, call, print. What a command does lives in the rooms; here are its options and its messages."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from roiline import __version__
+from roiline.core.errors import EXIT_BUG, EXIT_INTERRUPTED, RoilineError, UsageError
+
+LOG = logging.getLogger("roiline")
+F = TypeVar("F", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class LoggedCommand(click.Command):
+    """Is a command with the options that all have, and with errors shown as one message and an exit code."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(["-v", "--verbose"], is_flag=True, help="Say more."),
+            click.Option(["-q", "--quiet"], is_flag=True, help="Say only warnings and errors."),
+            click.Option(["--log-file"], type=PATH, metavar="FILE", help="Write the log to FILE too."),
+            click.Option(["--debug"], is_flag=True, help="Show tracebacks."),
+        ]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; ends the process with the exit code of its error, if there is one."""
+        options = {name: ctx.params.pop(name) for name in ("verbose", "quiet", "log_file", "debug")}
+        try:
+            with _logging(options["verbose"], options["quiet"] and not options["verbose"], options["log_file"]):
+                return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except RoilineError as error:
+            _show(f"roiline {ctx.command.name}: {error}", debug=options["debug"])
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            _show(f"roiline {ctx.command.name}: interrupted", debug=options["debug"])
+            ctx.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            sys.stdout = None  # type: ignore[assignment]  # whoever read our output has gone; nothing is left to say
+            ctx.exit(0)
+        except Exception as error:
+            _show(
+                f"roiline {ctx.command.name}: a fault in roiline itself: {type(error).__name__}: {error}\n"
+                "  (run again with --debug and report what it shows)",
+                debug=options["debug"],
+            )
+            ctx.exit(EXIT_BUG)
+
+
+def _show(message: str, *, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    click.echo(message, err=True)
+
+
+@contextlib.contextmanager
+def _logging(verbose: bool, quiet: bool, log_file: Path | None) -> Iterator[None]:
+    LOG.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if log_file is not None:
+        try:
+            handlers.append(logging.FileHandler(log_file, encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"--log-file {log_file}: cannot be written ({error.strerror})") from error
+        handlers[1].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for handler in handlers:
+        LOG.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            LOG.removeHandler(handler)
+            handler.close()
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="roiline")
+def main() -> None:
+    """Trained R-CNNs over whole datasets: a checkpoint to proposals and detections, on every device of the machine."""
+
+
+def _options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+@main.group(context_settings=CONTEXT)
+def export() -> None:
+    """Make one ONNX file of a checkpoint and its configuration."""
+
+
+EXPORT_OPTIONS = _options(
+    click.option("-o", "--output", "out", type=PATH, required=True, metavar="MODEL.onnx", help="The file to write."),
+    click.option(
+        "--task",
+        type=click.Choice(["proposals", "detections"]),
+        help="What the model is to do; by default all that it can.",
+    ),
+    click.option(
+        "--classes",
+        metavar="NAMES",
+        help="Class names in class order, without background: NAME,NAME,... or a file with a name a line.",
+    ),
+)
+
+
+@export.command("detectron", cls=LoggedCommand)
+@click.option("--cfg", type=PATH, required=True, metavar="CFG.yaml", help="The model's configuration.")
+@click.option("--weights", type=PATH, required=True, metavar="W.pkl", help="The trained weights.")
+@click.option(
+    "--set",
+    "overrides",
+    nargs=2,
+    multiple=True,
+    metavar="KEY VALUE",
+    help="Set a configuration key; may be given several times.",
+)
+@EXPORT_OPTIONS
+def export_detectron_command(
+    cfg: Path, weights: Path, overrides: tuple[tuple[str, str], ...], out: Path, task: Any, classes: str | None
+) -> None:
+    """Export a Detectron model, with Detectron's conventions."""
+    from roiline.export.detectron.exporter import export_detectron
+
+    names = None if classes is None else read_class_names(classes)
+    report = export_detectron(cfg, weights, out, overrides=overrides, task=task, class_names=names)
+    for warning in report.warnings:
+        LOG.warning("%s", warning)
+    for line in report.leftovers:
+        LOG.info("%s", line)
+    spec = report.spec
+    named = "" if spec.class_names_known else " (no names in the checkpoint: give them with --classes)"
+    click.echo(f"{out}: {spec.architecture}, {' and '.join(spec.tasks)}, {len(spec.class_names)} classes{named}")
+
+
+def read_class_names(text: str) -> tuple[str, ...]:
+    """Returns class names from `NAME,NAME,...` or from a file with a name a line.
+
+    Raises:
+        UsageError: a name is empty, or the file cannot be read.
+    """
+    path = Path(text)
+    if path.is_file():
+        try:
+            names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--classes {text}: cannot be read as text ({error})") from error
+    else:
+        names = [name.strip() for name in text.split(",")]
+    if not names or not all(names):
+        raise UsageError(f"--classes {text}: expected NAME,NAME,... or a file with a name a line")
+    return tuple(names)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+DATA_OPTIONS = _options(
+    click.option(
+        "--images", type=PATH, multiple=True, metavar="DIR", help="Picture folder of a COCO json; pairs with DATA by order."
+    ),
+    click.option("--split", multiple=True, metavar="NAME", help="Split of a VOC root; pairs with DATA by order."),
+    click.option("--classes", metavar="NAMES", help="Class names of a VOC root where the model has none."),
+)
+
+RUN_OPTIONS = _options(
+    click.argument("model", type=PATH),
+    click.argument("data", nargs=-1, required=True),
+    click.option("-o", "--output", "out", type=PATH, required=True, metavar="OUT", help="Folder of the results."),
+    DATA_OPTIONS,
+    click.option("--gpus", metavar="LIST", help="GPUs to use, one process each: 0-3, 0,2, UUIDs."),
+    click.option("--cpu-workers", type=int, metavar="N", help="N processes on the CPU, the cores shared out."),
+    click.option("--engine", default="auto", show_default=True, metavar="NAME", help="What runs the model."),
+    click.option("--batch-size", type=int, default=1, show_default=True, metavar="N", help="Pictures an engine call."),
+    click.option(
+        "--batch-mode",
+        type=click.Choice(["exact", "padded"]),
+        default="exact",
+        show_default=True,
+        help="exact: only pictures of one padded shape share a batch, so batching changes no answer.",
+    ),
+    click.option(
+        "--exif",
+        type=click.Choice(["as-source", "apply", "ignore"]),
+        default="as-source",
+        show_default=True,
+        help="Turn pictures upright by their EXIF orientation.",
+    ),
+    click.option("--scale", type=int, metavar="PIXELS", help="Shorter side of the network's input."),
+    click.option("--max-size", type=int, metavar="PIXELS", help="Longest allowed longer side."),
+    click.option("--limit", type=int, metavar="N", help="Only the first N pictures."),
+    click.option("--range", "id_range", type=int, nargs=2, metavar="START END", help="Pictures START to END - 1 by id order."),
+    click.option("--format", "formats", multiple=True, metavar="NAME", help="Result format; may be given several times."),
+    click.option("--fresh", is_flag=True, help="Start over instead of going on with what OUT holds."),
+    click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
+)
+
+THRESHOLD_OPTIONS = _options(
+    click.option("--score-thresh", type=float, metavar="S", help="Keep detections that score above S."),
+    click.option("--nms", "nms_thresh", type=float, metavar="T", help="Overlap at which NMS suppresses."),
+    click.option("--max-dets", type=int, metavar="N", help="Detections a picture at most; 0: all."),
+)
+
+
+@main.command("proposals", cls=LoggedCommand)
+@RUN_OPTIONS
+def proposals_command(**options: Any) -> None:
+    """Make proposals over datasets: a COCO json, a VOC root, a folder, a glob, a text list."""
+    _run("proposals", options)
+
+
+@main.command("detect", cls=LoggedCommand)
+@RUN_OPTIONS
+@THRESHOLD_OPTIONS
+def detect_command(**options: Any) -> None:
+    """Make detections over datasets: a COCO json, a VOC root, a folder, a glob, a text list, a picture."""
+    _run("detections", options)
+
+
+def _run(task: Any, options: dict[str, Any]) -> None:
+    from roiline.infer.devices import choose_slots
+    from roiline.infer.request import RunOverrides, RunRequest
+    from roiline.infer.run import run_dataset
+
+    changed = ("score_thresh", "nms_thresh", "max_dets", "scale", "max_size")
+    kept = ("model", "out", "engine", "batch_size", "batch_mode", "exif", "formats", "id_range", "limit", "fresh")
+    classes = options["classes"]
+    request = RunRequest(
+        task=task,
+        data=_data_sources(options["data"], options["images"], options["split"]),
+        slots=choose_slots(options["gpus"], options["cpu_workers"]),
+        overrides=RunOverrides(**{name: options.get(name) for name in changed}),
+        class_names=None if classes is None else read_class_names(classes),
+        **{name: options[name] for name in kept},
+    )
+    if options["dry_run"]:
+        from roiline.infer.dry_run import describe_run
+
+        click.echo(describe_run(request))
+        return
+    summary = run_dataset(request)
+    for file in summary.files:
+        click.echo(str(file))
+    if summary.failed:
+        LOG.warning("%d of %d pictures failed; failed.json names them and why", summary.failed, summary.images)
+    click.get_current_context().exit(summary.exit_code)
+
+
+def _data_sources(data: tuple[str, ...], images: tuple[Path, ...], splits: tuple[str, ...]) -> tuple[Any, ...]:
+    from roiline.infer.request import DataSource
+
+    for option, values in (("--images", images), ("--split", splits)):
+        if len(values) > len(data):
+            raise UsageError(f"{option} is given {len(values)} times for {len(data)} datasets")
+    padded_images = (*images, *[None] * (len(data) - len(images)))
+    padded_splits = (*splits, *[None] * (len(data) - len(splits)))
+    return tuple(
+        DataSource(source, folder, split)
+        for source, folder, split in zip(data, padded_images, padded_splits, strict=True)
+    )
+
+
+@main.command("merge", cls=LoggedCommand)
+@click.argument("outs", nargs=-1, required=True, type=PATH)
+@click.option("-o", "--output", "out", type=PATH, required=True, metavar="OUT", help="Folder of the joined results.")
+@click.option("--format", "formats", multiple=True, metavar="NAME", help="Result format; may be given several times.")
+def merge_command(outs: tuple[Path, ...], out: Path, formats: tuple[str, ...]) -> None:
+    """Join runs over ranges of one dataset into the results of one run."""
+    from roiline.infer.outputs import merge_outputs
+
+    summary = merge_outputs(outs, out, formats=formats)
+    for file in summary.files:
+        click.echo(str(file))
+    click.get_current_context().exit(summary.exit_code)
+
+
+@main.command("status", cls=LoggedCommand)
+@click.argument("out", type=PATH)
+def status_command(out: Path) -> None:
+    """Say what a run has done, what is left, and when it will end; also while it goes on."""
+    from roiline.infer.status import describe_status, read_status
+
+    click.echo(describe_status(read_status(out)))
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def _load_datasets(
+    data: tuple[str, ...], images: tuple[Path, ...], splits: tuple[str, ...], classes: str | None
+) -> list[Any]:
+    from roiline.infer.datasets import load_dataset
+
+    names = None if classes is None else read_class_names(classes)
+    return [
+        load_dataset(source.source, images=source.images, split=source.split, class_names=names)
+        for source in _data_sources(data, images, splits)
+    ]
+
+
+@main.command("evaluate", cls=LoggedCommand)
+@click.argument("results", type=PATH)
+@click.argument("data", nargs=-1, required=True)
+@DATA_OPTIONS
+@click.option("-o", "--output", "out", type=PATH, metavar="OUT", help="Where to write metrics.json (default: RESULTS).")
+def evaluate_command(
+    results: Path, data: tuple[str, ...], images: tuple[Path, ...], split: tuple[str, ...], classes: str | None, out: Path | None
+) -> None:
+    """Score detections (COCO) and proposals (average recall) against a dataset's ground truth."""
+    from roiline.report.evaluation import evaluate
+
+    evaluation = evaluate(results, _load_datasets(data, images, split, classes), out=out)
+    click.echo(evaluation.table)
+    if evaluation.file is not None:
+        click.echo(str(evaluation.file))
+
+
+@main.command("draw", cls=LoggedCommand)
+@click.argument("results", type=PATH)
+@click.argument("data")
+@DATA_OPTIONS
+@click.option("-o", "--output", "out", type=PATH, required=True, metavar="DIR", help="Folder of the pictures.")
+@click.option("--thresh", type=float, metavar="S", help="Draw what scores at least S (default: 0.7 for detections).")
+@click.option("--top", type=int, default=100, show_default=True, metavar="N", help="Proposals a picture at most.")
+@click.option("--ground-truth", is_flag=True, help="Draw the dataset's own boxes too, dashed.")
+def draw_command(
+    results: Path,
+    data: str,
+    images: tuple[Path, ...],
+    split: tuple[str, ...],
+    classes: str | None,
+    out: Path,
+    thresh: float | None,
+    top: int,
+    ground_truth: bool,
+) -> None:
+    """Draw results into pictures."""
+    from roiline.report.drawing import draw_results
+
+    (dataset,) = _load_datasets((data,), images, split, classes)
+    names = () if classes is None else read_class_names(classes)
+    drawing = draw_results(
+        results, dataset, out, thresh=thresh, top=top, ground_truth=ground_truth, class_names=names
+    )
+    for image_id, reason in drawing.failed:
+        LOG.warning("%s: %s", image_id, reason)
+    click.echo(f"{len(drawing.files)} pictures in {out}")
+
+
+if __name__ == "__main__":
+    main()

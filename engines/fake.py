@@ -1,0 +1,106 @@
+"""An engine without a network: boxes and scores that follow from the pixels, so that a result tells which picture it came from.
+
+It opens any model file of ours, gives the outputs of the stage under their own names, and obeys the tensor contract (padding rows and a
+count, boxes in original pixels, scores descending). Runs can be tried and tested with it in seconds and without a runtime; it is chosen
+by name only, never by `auto`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from roiline.core.errors import EngineError, ModelError
+from roiline.core.spec import ModelSpec
+from roiline.engines.model_file import read_spec
+from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
+
+MOST_PROPOSALS = 50
+MOST_DETECTIONS = 12
+
+_INPUTS = (
+    TensorInfo("data", "float32", (None, 3, None, None)),
+    TensorInfo("im_info", "float32", (None, 3)),
+    TensorInfo("im_size", "float32", (None, 2)),
+)
+_KINDS: dict[str, tuple[TensorInfo, ...]] = {
+    "proposals": (
+        TensorInfo("boxes", "float32", (None, MOST_PROPOSALS, 4)),
+        TensorInfo("scores", "float32", (None, MOST_PROPOSALS)),
+        TensorInfo("count", "int64", (None,)),
+    ),
+    "detections": (
+        TensorInfo("boxes", "float32", (None, MOST_DETECTIONS, 4)),
+        TensorInfo("scores", "float32", (None, MOST_DETECTIONS)),
+        TensorInfo("classes", "int64", (None, MOST_DETECTIONS)),
+        TensorInfo("count", "int64", (None,)),
+    ),
+}
+
+
+class FakeBackend:
+    """Makes up proposals or detections from a digest of each picture's own pixels (its padding left out)."""
+
+    inputs = _INPUTS
+
+    def __init__(self, seam: str, names: tuple[str, ...], num_classes: int, device: Device) -> None:
+        self._names = names
+        self._num_classes = num_classes
+        self._limit = MOST_PROPOSALS if seam == "proposals" else MOST_DETECTIONS
+        self.outputs = tuple(
+            TensorInfo(name, info.dtype, info.shape) for name, info in zip(names, _KINDS[seam], strict=True)
+        )
+        self.description: Mapping[str, str] = {"backend": "fake", "device": device.kind, "threads": str(device.threads)}
+
+    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the outputs for one batch; a row depends on its own picture only."""
+        rows = [self._make_row(*row) for row in zip(feeds["data"], feeds["im_info"], feeds["im_size"], strict=True)]
+        columns = [np.stack(column) for column in zip(*rows, strict=True)]
+        boxes, scores, classes, count = columns
+        values = (
+            (boxes, scores, count) if len(self.outputs) == len(_KINDS["proposals"]) else (boxes, scores, classes, count)
+        )
+        return dict(zip(self._names, values, strict=True))
+
+    def close(self) -> None:
+        """Has nothing to give back."""
+
+    def _make_row(self, pixels: Tensor, im_info: Tensor, im_size: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns boxes (L, 4), scores (L,), classes (L,) and the count for one picture, L being the limit."""
+        height, width = (max(1, round(float(side) * float(im_info[2]))) for side in im_size)
+        digest = hashlib.sha256(np.ascontiguousarray(pixels[:, :height, :width]).tobytes()).digest()
+        random = np.random.default_rng(np.frombuffer(digest, np.uint32))
+        count = int(random.integers(0, self._limit + 1))
+        size = np.array([im_size[1], im_size[0]], np.float32) - 1
+        corners = np.sort(random.random((self._limit, 2, 2), np.float32), axis=1) * size
+        boxes = corners.reshape(self._limit, 4).astype(np.float32)
+        scores = np.sort(random.random(self._limit, np.float32))[::-1].copy()
+        classes = np.sort(random.integers(1, max(2, self._num_classes), self._limit))
+        for rows in (boxes, scores, classes):
+            rows[count:] = 0
+        return boxes, scores, classes.astype(np.int64), np.array(count, np.int64)
+
+
+def open_backend(path: Path, stage: Stage | None, device: Device) -> FakeBackend:
+    """Opens a model file's specification; the graph is not looked at.
+
+    Raises:
+        ModelError: the file is no model of ours, or the stage is neither its proposals nor its detections.
+        EngineError: the device is not the CPU.
+    """
+    if device.kind != "cpu":
+        raise EngineError(f"the fake engine runs on the CPU, not on {device.kind}")
+    spec = read_spec(path)
+    seam = _find_seam(spec, stage)
+    if seam is None:
+        raise ModelError(f"{path}: the fake engine makes proposals or detections, not {stage}")
+    return FakeBackend(seam, tuple(spec.seams[seam]), spec.num_classes, device)
+
+
+def _find_seam(spec: ModelSpec, stage: Stage | None) -> str | None:
+    if stage is None:
+        return spec.tasks[-1]
+    return next((seam for seam in _KINDS if tuple(spec.seams.get(seam, ())) == tuple(stage.outputs)), None)

@@ -1,0 +1,93 @@
+"""How far a run is, by what lies on the disk: read without a lock and without a device, also while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roiline.core.errors import DataError
+from roiline.core.files import read_json_object
+from roiline.infer.manifest import FAILED_FILE, FORMAT_VERSION, RUN_FILE, SHARDS_FOLDER, Manifest, read_manifest
+from roiline.infer.progress import format_duration
+from roiline.infer.shards import ShardFile, shard_path
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """Is how far one dataset's run is, by what lies on the disk.
+
+    `images_per_s` and `eta_s` are by the shards written since the run was last started; None where none was.
+    """
+
+    out: Path
+    dataset: str
+    images: int
+    done: int
+    left: int
+    failed: int
+    finished: bool
+    images_per_s: float | None
+    eta_s: float | None
+
+
+def read_status(out: Path) -> tuple[RunStatus, ...]:
+    """Returns the status of the run in an OUT folder, one entry a dataset.
+
+    Raises:
+        DataError: there is no run, or run.json is damaged.
+    """
+    folders = [out] if (out / RUN_FILE).exists() else sorted(path.parent for path in out.glob(f"*/{RUN_FILE}"))
+    statuses = [
+        _folder_status(folder, manifest) for folder in folders if (manifest := read_manifest(folder)) is not None
+    ]
+    if not statuses:
+        raise DataError(
+            f"{out}: no run here (there is no {RUN_FILE}); a run writes it once its model is open and its dataset read"
+        )
+    return tuple(statuses)
+
+
+def _folder_status(out: Path, manifest: Manifest) -> RunStatus:
+    if not manifest.shard_sizes:
+        return _joined_status(out, manifest)
+    done = failed = recent = 0
+    latest = manifest.started_at
+    for index, size in enumerate(manifest.shard_sizes):
+        path = shard_path(out / SHARDS_FOLDER, index)
+        try:
+            written = path.stat().st_mtime
+            header = ShardFile(path).header
+        except (FileNotFoundError, DataError):
+            continue  # not there yet; a damaged one is done again by the run itself
+        if header.identity != manifest.identity:
+            continue
+        done += size
+        failed += sum(image.failure is not None for image in header.images)
+        if written >= manifest.started_at:
+            recent += size
+            latest = max(latest, written)
+    left = manifest.images - done
+    rate = recent / (latest - manifest.started_at) if recent and latest > manifest.started_at else None
+    eta = left / rate if rate else None
+    return RunStatus(out, manifest.dataset.name, manifest.images, done, left, failed, manifest.finished, rate, eta)
+
+
+def _joined_status(out: Path, manifest: Manifest) -> RunStatus:
+    """Returns the status of a folder that `merge_outputs` made: it has no shards, and nothing is ever left to do."""
+    failed = len(read_json_object(out / FAILED_FILE, format_version=FORMAT_VERSION)["failed"])
+    return RunStatus(out, manifest.dataset.name, manifest.images, manifest.images, 0, failed, True, None, None)
+
+
+def describe_status(statuses: Sequence[RunStatus]) -> str:
+    """Returns statuses as text for people, a line a dataset."""
+    return "\n".join(_describe_one(status) for status in statuses)
+
+
+def _describe_one(status: RunStatus) -> str:
+    counts = f"{status.done} of {status.images} images done, {status.left} left, {status.failed} failed"
+    if status.finished:
+        return f"{status.dataset}: finished; {counts}"
+    if status.images_per_s is None or status.eta_s is None:
+        return f"{status.dataset}: {counts}; nothing written yet since the last start"
+    return f"{status.dataset}: {counts}; {status.images_per_s:.2f} images/s, ETA {format_duration(status.eta_s)}"
