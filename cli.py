@@ -48,7 +48,7 @@ class LoggedCommand(click.Command):
             _show(f"roiline {ctx.command.name}: interrupted", debug=options["debug"])
             ctx.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
-            sys.stdout = None  # type: ignore[assignment]  # whoever read our output has gone; nothing is left to say
+            sys.stdout = None  # whoever read our output has gone; nothing is left to say
             ctx.exit(0)
         except Exception as error:
             _show(
@@ -175,7 +175,11 @@ def read_class_names(text: str) -> tuple[str, ...]:
 
 DATA_OPTIONS = _options(
     click.option(
-        "--images", type=PATH, multiple=True, metavar="DIR", help="Picture folder of a COCO json; pairs with DATA by order."
+        "--images",
+        type=PATH,
+        multiple=True,
+        metavar="DIR",
+        help="Picture folder of a COCO json; pairs with DATA by order.",
     ),
     click.option("--split", multiple=True, metavar="NAME", help="Split of a VOC root; pairs with DATA by order."),
     click.option("--classes", metavar="NAMES", help="Class names of a VOC root where the model has none."),
@@ -207,8 +211,12 @@ RUN_OPTIONS = _options(
     click.option("--scale", type=int, metavar="PIXELS", help="Shorter side of the network's input."),
     click.option("--max-size", type=int, metavar="PIXELS", help="Longest allowed longer side."),
     click.option("--limit", type=int, metavar="N", help="Only the first N pictures."),
-    click.option("--range", "id_range", type=int, nargs=2, metavar="START END", help="Pictures START to END - 1 by id order."),
-    click.option("--format", "formats", multiple=True, metavar="NAME", help="Result format; may be given several times."),
+    click.option(
+        "--range", "id_range", type=int, nargs=2, metavar="START END", help="Pictures START to END - 1 by id order."
+    ),
+    click.option(
+        "--format", "formats", multiple=True, metavar="NAME", help="Result format; may be given several times."
+    ),
     click.option("--fresh", is_flag=True, help="Start over instead of going on with what OUT holds."),
     click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
 )
@@ -236,17 +244,31 @@ def detect_command(**options: Any) -> None:
 
 
 def _run(task: Any, options: dict[str, Any]) -> None:
-    from roiline.infer.devices import choose_slots
-    from roiline.infer.request import RunOverrides, RunRequest
+    from roiline.infer.python_api import request_from_options
+    from roiline.infer.request import RunOverrides
     from roiline.infer.run import run_dataset
 
     changed = ("score_thresh", "nms_thresh", "max_dets", "scale", "max_size")
-    kept = ("model", "out", "engine", "batch_size", "batch_mode", "exif", "formats", "id_range", "limit", "fresh")
+    kept = (
+        "engine",
+        "batch_size",
+        "batch_mode",
+        "exif",
+        "formats",
+        "id_range",
+        "limit",
+        "fresh",
+        "gpus",
+        "cpu_workers",
+    )
     classes = options["classes"]
-    request = RunRequest(
+    request = request_from_options(
+        options["model"],
+        options["data"],
+        options["out"],
         task=task,
-        data=_data_sources(options["data"], options["images"], options["split"]),
-        slots=choose_slots(options["gpus"], options["cpu_workers"]),
+        images=options["images"],
+        splits=options["split"],
         overrides=RunOverrides(**{name: options.get(name) for name in changed}),
         class_names=None if classes is None else read_class_names(classes),
         **{name: options[name] for name in kept},
@@ -256,26 +278,12 @@ def _run(task: Any, options: dict[str, Any]) -> None:
 
         click.echo(describe_run(request))
         return
-    summary = run_dataset(request)
+    summary = run_dataset(request, progress=LOG.isEnabledFor(logging.INFO))
     for file in summary.files:
         click.echo(str(file))
     if summary.failed:
         LOG.warning("%d of %d pictures failed; failed.json names them and why", summary.failed, summary.images)
     click.get_current_context().exit(summary.exit_code)
-
-
-def _data_sources(data: tuple[str, ...], images: tuple[Path, ...], splits: tuple[str, ...]) -> tuple[Any, ...]:
-    from roiline.infer.request import DataSource
-
-    for option, values in (("--images", images), ("--split", splits)):
-        if len(values) > len(data):
-            raise UsageError(f"{option} is given {len(values)} times for {len(data)} datasets")
-    padded_images = (*images, *[None] * (len(data) - len(images)))
-    padded_splits = (*splits, *[None] * (len(data) - len(splits)))
-    return tuple(
-        DataSource(source, folder, split)
-        for source, folder, split in zip(data, padded_images, padded_splits, strict=True)
-    )
 
 
 @main.command("merge", cls=LoggedCommand)
@@ -308,11 +316,12 @@ def _load_datasets(
     data: tuple[str, ...], images: tuple[Path, ...], splits: tuple[str, ...], classes: str | None
 ) -> list[Any]:
     from roiline.infer.datasets import load_dataset
+    from roiline.infer.python_api import pair_sources
 
     names = None if classes is None else read_class_names(classes)
     return [
         load_dataset(source.source, images=source.images, split=source.split, class_names=names)
-        for source in _data_sources(data, images, splits)
+        for source in pair_sources(data, images, splits)
     ]
 
 
@@ -322,7 +331,12 @@ def _load_datasets(
 @DATA_OPTIONS
 @click.option("-o", "--output", "out", type=PATH, metavar="OUT", help="Where to write metrics.json (default: RESULTS).")
 def evaluate_command(
-    results: Path, data: tuple[str, ...], images: tuple[Path, ...], split: tuple[str, ...], classes: str | None, out: Path | None
+    results: Path,
+    data: tuple[str, ...],
+    images: tuple[Path, ...],
+    split: tuple[str, ...],
+    classes: str | None,
+    out: Path | None,
 ) -> None:
     """Score detections (COCO) and proposals (average recall) against a dataset's ground truth."""
     from roiline.report.evaluation import evaluate
@@ -357,9 +371,7 @@ def draw_command(
 
     (dataset,) = _load_datasets((data,), images, split, classes)
     names = () if classes is None else read_class_names(classes)
-    drawing = draw_results(
-        results, dataset, out, thresh=thresh, top=top, ground_truth=ground_truth, class_names=names
-    )
+    drawing = draw_results(results, dataset, out, thresh=thresh, top=top, ground_truth=ground_truth, class_names=names)
     for image_id, reason in drawing.failed:
         LOG.warning("%s: %s", image_id, reason)
     click.echo(f"{len(drawing.files)} pictures in {out}")

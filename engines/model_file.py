@@ -69,7 +69,9 @@ def _read_metadata(stream: BinaryIO, size: int) -> Iterator[tuple[str, str]]:
         elif wire == 2:
             length = _read_varint(stream)
             if length > size - stream.tell():
-                raise _NotProtobufError(f"a part at byte {position} is longer than the rest of the file: was it cut off?")
+                raise _NotProtobufError(
+                    f"a part at byte {position} is longer than the rest of the file: was it cut off?"
+                )
             if field == _METADATA_FIELD and length < _SPEC_LIMIT:
                 yield _read_entry(stream.read(length))
             else:

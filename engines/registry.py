@@ -30,7 +30,9 @@ def resolve_engine(name: str) -> str:
     return name
 
 
-def open_engine(path: Path, *, engine: str = "auto", device: Device | None = None, stage: Stage | None = None) -> Engine:
+def open_engine(
+    path: Path, *, engine: str = "auto", device: Device | None = None, stage: Stage | None = None
+) -> Engine:
     """Opens a model file, or a stage of it, on a device.
 
     Raises:

@@ -92,7 +92,9 @@ class Predictor:
         batch: ImageBatch, boxes: Tensor, scores: Tensor, classes: Tensor, count: Tensor
     ) -> list[Detections]:
         return [
-            Detections(image_id, boxes[i, : count[i]].copy(), scores[i, : count[i]].copy(), classes[i, : count[i]].copy())
+            Detections(
+                image_id, boxes[i, : count[i]].copy(), scores[i, : count[i]].copy(), classes[i, : count[i]].copy()
+            )
             for i, image_id in enumerate(batch.ids)
         ]
 

@@ -23,6 +23,7 @@ from typing import Literal, Protocol
 import roiline.core.errors
 from roiline.core.errors import EngineError, RoilineError, WorkerError
 from roiline.core.timing import Samples, StageLedger
+from roiline.engines.protocol import Device
 from roiline.infer.messages import (
     Done,
     Failing,
@@ -91,7 +92,11 @@ class _Process:
 
 
 class Pool:
-    """Owns the worker processes of a run; close it (it is a context manager), and none is left."""
+    """Owns the worker processes of a run; close it (it is a context manager), and none is left.
+
+    `descriptions` say by worker what its engine is, `ledger` holds all timings, `notes` what went wrong, `set_aside` the shards with
+    images that were given up because workers died on them.
+    """
 
     def __init__(self, slots: Sequence[Slot], setup: Setup) -> None:
         self._slots = slots
@@ -108,6 +113,7 @@ class Pool:
         self.ledger = StageLedger()
         self.descriptions: dict[int, Mapping[str, str]] = {}
         self.notes: list[str] = []
+        self.set_aside: set[int] = set()
 
     def __enter__(self) -> Pool:
         return self
@@ -193,8 +199,8 @@ class Pool:
                 self._refuse(process, kind, text)
             case Started(key, position):
                 self._handle(ImageStarted(worker, key, position))
-            case Finished(key, position):
-                self._handle(ImageFinished(worker, key, position))
+            case Finished(key, position, failure):
+                self._handle(ImageFinished(worker, key, position, failure is not None))
                 self._tell(lambda listener: listener.image_finished(report))
             case Done(key, lanes):
                 self._add_samples(worker, lanes)
@@ -238,6 +244,7 @@ class Pool:
                 case StopWorker(worker):
                     self._stop(worker)
                 case SetAside(shard, image, reason):
+                    self.set_aside.add(shard)
                     self._note(f"shard {shard}, image {image}: {reason}")
                 case GiveUpWorker(worker, reason):
                     self._give_up(worker, reason)
@@ -254,7 +261,7 @@ class Pool:
                 [sys.executable, "-P", "-c", _WORKER_CODE, str(there.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else subprocess.DEVNULL,
-                env={**os.environ, **slot.environment},
+                env={**os.environ, **_thread_environment(slot.device), **slot.environment},
                 pass_fds=[there.fileno()],
             )
         there.close()
@@ -333,6 +340,12 @@ def _blocked_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _thread_environment(device: Device) -> dict[str, str]:
+    """Holds the libraries that take their number of threads from the environment to the worker's share of the cores."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if device.threads > 0 else ()
+    return {name: str(device.threads) for name in names}
 
 
 def _describe_exit(code: int) -> str:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from roiline.core.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_SOME_FAILED, ModelError, UsageError
+from roiline.core.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_SOME_FAILED, ModelError, UsageError, WorkerError
 from roiline.core.files import FolderLock, remove_temporaries, sha256_of_file, write_json
 from roiline.core.spec import ModelSpec
 from roiline.engines.model_file import read_spec
@@ -197,7 +197,13 @@ class _Run:
         watch = _Watch(runs, left, shown=self._shown)
         size = min(shard_size(len(run.entries)) for run in runs)
         depth = 1 + 2 * -(-self._request.batch_size // size)
-        self._pool.run(works, watch, depth=depth)
+        try:
+            self._pool.run(works, watch, depth=depth)
+        except WorkerError:
+            # Where no worker lives, the images at fault are not known: those that were blamed are tried again the next time.
+            for key in self._pool.set_aside:
+                works[key].path.unlink(missing_ok=True)
+            raise
         watch.finish()
         for run, shard in left:
             path = shard_path(run.out / SHARDS_FOLDER, shard.index)

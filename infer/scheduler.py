@@ -4,7 +4,7 @@ A worker is started, says that it is ready, and is handed shards, up to `depth` 
 the shards it held go back to the head of the queue; those of which images were in flight are `careful` from then on: a worker runs such
 a shard alone, image after image, so that the image in flight at a second death is the culprit. An image that was in flight at two
 deaths is set aside. Deaths are bounded: a worker that dies `MAX_IDLE_DEATHS` times with nothing in flight, or `MAX_DEATHS` times without
-finishing an image, is given up; when none is left the run fails.
+an image that succeeds in between, is given up; when none is left the run fails.
 
 Shards are numbers to it, images are numbers within their shard; workers are numbered from 0.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 MAX_IDLE_DEATHS = 3
-MAX_DEATHS = 8
+MAX_DEATHS = 6
 MAX_STRIKES = 2
 
 
@@ -62,11 +62,12 @@ class ImageStarted:
 
 @dataclass(frozen=True, slots=True)
 class ImageFinished:
-    """Says that an image has its result, or has failed in an orderly way."""
+    """Says that an image has its result, or has failed in an orderly way (or was not touched, because it was set aside)."""
 
     worker: int
     shard: int
     image: int
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +195,10 @@ class Scheduler:
                 self._queue.extend(shards)
             case ImageStarted(worker, shard, image):
                 self._workers[worker].held[shard].add(image)
-            case ImageFinished(worker, shard, image):
+            case ImageFinished(worker, shard, image, failed):
                 self._workers[worker].held[shard].discard(image)
-                self._workers[worker].deaths = self._workers[worker].idle_deaths = 0
+                if not failed:
+                    self._workers[worker].deaths = self._workers[worker].idle_deaths = 0
             case ShardDone(worker, shard):
                 del self._workers[worker].held[shard]
                 self._left.discard(shard)

@@ -72,10 +72,14 @@ class Predictor(Protocol):
 
 @dataclass(slots=True)
 class _OpenShard:
-    """Is a shard under way: results gather by position until none is missing; `turns` holds a careful shard to one batch at a time."""
+    """Is a shard in hand: results gather by position until none is missing.
+
+    `begun`: the main lane has taken an image of it. `turns` holds a careful shard to one batch at a time.
+    """
 
     work: ShardWork
     results: dict[int, Result | Failure] = field(default_factory=dict)
+    begun: bool = False
     turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
 
 
@@ -252,9 +256,10 @@ class Worker:
             with clock.measure("wait_picture"):
                 picture = item.picture.result()
             none_to_come = self._count_pending(-1) == 0
-            if isinstance(picture, Failure):
+            item.shard.begun |= not self._stopping.is_set()
+            if isinstance(picture, Failure) and item.shard.begun:
                 self._keep(item, picture)
-            else:
+            elif isinstance(picture, _Picture) and item.shard.begun:
                 if batch and not self._fit_together(batch[-1][1].prepared, picture.prepared):
                     self._run_batch(batch)
                 batch.append((item, picture))

@@ -59,3 +59,13 @@ def golden_case(folder: str, name: str) -> GoldenCase:
     if not rows:
         pytest.skip(f"the inputs of golden case {name} are not among the stored cases")
     return _load(path.parent, rows[0])
+
+
+def caffe2_cases(*operators: str) -> list[object]:
+    """Returns pytest parameters (version, case) for both recorded Caffe2 versions."""
+    versions = ("1.8.1", "1.0.0")
+    return [
+        pytest.param(version, *case.values, marks=case.marks, id=f"{version}-{case.id}")
+        for version in versions
+        for case in golden_cases(f"ops/caffe2_torch_{version}", *operators)
+    ]

@@ -14,7 +14,7 @@ from roiline.ops.operator import Operator
 
 
 def run_function(operator: Operator, arrays: tuple[np.ndarray, ...], **attributes: Any) -> tuple[np.ndarray, ...]:
-    """Runs the ONNX function of an operator in ONNX Runtime, with every dimension free."""
+    """Runs the ONNX function of an operator in ONNX Runtime, with every dimension free; warnings go to standard error."""
     complete = operator.complete(attributes)
     function = operator.write(len(arrays), complete)
     node = helper.make_node(operator.name, list(function.input), list(function.output), domain=DOMAIN, **complete)
@@ -38,7 +38,7 @@ def run_function(operator: Operator, arrays: tuple[np.ndarray, ...], **attribute
     )
     onnx.checker.check_model(model)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 2
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return tuple(session.run(None, dict(zip(function.input, arrays, strict=True))))

@@ -7,33 +7,17 @@ non-finite blob stops the export, all in one table, with what the file most like
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from roiline.core.errors import WeightError
 from roiline.export.detectron.weights import Blob, DetectronWeights, derive_structure
+from roiline.export.graph import BlobRequirement, Shape
 
-Shape = tuple[int | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BlobRequirement:
-    """Says that a network needs a parameter.
-
-    Attributes:
-        name: the blob's name, without scope.
-        shape: its shape; None for a dimension that is free.
-        purpose: the layer, in words, for messages ("RPN convolution").
-        config_key: the key that decides the shape, where one does.
-    """
-
-    name: str
-    shape: Shape
-    purpose: str
-    config_key: str | None = None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +58,23 @@ class CheckReport:
         return not (self.missing or self.misshapen or self.non_finite or self.excess or self.nonzero_biases)
 
 
-class BlobSource:
-    """Hands out blobs by name and remembers which were taken."""
+class ResolvedNames(Mapping[str, T]):
+    """Views blobs (or their shapes) by the names that a network uses, with the rule of `resolve_name`."""
 
-    def __init__(self, weights: DetectronWeights) -> None:
-        self._weights = weights
-        self._taken: set[str] = set()
+    def __init__(self, entries: Mapping[str, T]) -> None:
+        self._entries = entries
 
-    @property
-    def taken(self) -> frozenset[str]:
-        """The names in the file of the blobs that were taken."""
-        return frozenset(self._taken)
-
-    def take(self, name: str, shape: Shape, why: str) -> Blob:
-        """Answers a blob, float32 and read-only.
-
-        Raises:
-            WeightError: when it is missing or of another shape than `shape` (None: free).
-        """
-        source = self._weights.source
-        found = resolve_name(name, self._weights.blobs)
+    def __getitem__(self, name: str) -> T:
+        found = resolve_name(name, self._entries)
         if found is None:
-            raise WeightError(f"{source}: the blob {name} ({why}) is missing")
-        blob = self._weights.blobs[found]
-        if not _fits(blob.shape, shape):
-            raise WeightError(f"{source}: {found} ({why}) is {_show(blob.shape)}; expected {_show(shape)}")
-        self._taken.add(found)
-        return blob
+            raise KeyError(name)
+        return self._entries[found]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 def resolve_name(name: str, blobs: Mapping[str, object]) -> str | None:

@@ -327,12 +327,10 @@ def _raise_all(source: str, verdict: str, problems: Sequence[str]) -> None:
 
 
 def _suggest(name: str) -> str:
-    *sections, last = name.split(".")
-    if not sections and any(last == key.split(".")[-1] for key in KEYS):
-        near = [key for key in KEYS if key.split(".")[-1] == last][:3]
-    else:
-        near = difflib.get_close_matches(name, [*KEYS, *SECTIONS], n=2, cutoff=0.75)
-        near = near or [key for key in KEYS if key.endswith("." + last)][:3]
+    last = name.rpartition(".")[2]
+    near = difflib.get_close_matches(name, KEYS, n=2, cutoff=0.75)
+    near = near or [key for key in KEYS if key.rpartition(".")[2] == last][:3]
+    near = near or difflib.get_close_matches(name, SECTIONS, n=1, cutoff=0.75)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

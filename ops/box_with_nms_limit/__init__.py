@@ -1,7 +1,8 @@
 """BoxWithNMSLimit: class scores and boxes of all RoIs into detections, as Caffe2's operator of that name makes them.
 
-Inputs: `scores` (T, K), class 0 is background; `boxes` (T, 4K), without the first four columns where `boxes_have_background` is 0, or
-(T, 4) with `class_agnostic`; `batch_splits` (N,) float32, the rows of each picture, without which all are one picture's.
+Inputs: `scores` (T, K) and `boxes` (T, 4K), class 0 is background; with `boxes_have_background` 0 boxes are (T, 4K - 4) and the
+background is the last column of the scores; with `class_agnostic` boxes are (T, 4). `batch_splits` (N,) float32 are the rows of each
+picture; without them all rows are one picture's.
 Outputs: `kept_scores` (D,), `kept_boxes` (D, 4), `classes` (D,) float32, counted from 1 or, where `classes_have_background` is 0, from 0;
 `kept_splits` (N,) float32, detections of each picture; `keeps` (D,) int32, rows within their picture; `keeps_size` (N, K) int32,
 detections of each picture and class.

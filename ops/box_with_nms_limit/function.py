@@ -31,7 +31,7 @@ def write_box_with_nms_limit(inputs: int, attributes: Mapping[str, Any]) -> onnx
     splits = w.cast("batch_splits", np.int64) if inputs == 3 else w.dims("scores", 0)[0]
     images = w.op("Shape", splits)
     slots, _ = write_slots(w, _image_of_rows(w, splits), images)
-    foreground = w.columns("scores", 1, LAST)
+    foreground = w.columns("scores", 1, LAST) if attributes["boxes_have_background"] else w.columns("scores", 0, -1)
     (columns,) = w.dims(foreground, 1)
     candidates = write_candidates(w, foreground, attributes["score_thresh"])
     max_dets = attributes["max_dets"]

@@ -44,6 +44,7 @@ def box_with_nms_limit(
             f"BoxWithNMSLimit: boxes have shape {boxes.shape}, expected {(rows, 4 * blocks)} for scores {scores.shape}"
         )
     by_class = boxes.reshape(rows, blocks, 4)[:, -(classes - 1) :]
+    foreground = scores[:, 1:] if boxes_have_background else scores[:, :-1]
     suppress = (
         _soft(SoftNms(cast(SoftNmsMethod, soft_nms), soft_nms_sigma, soft_nms_score_thresh), nms_thresh, size_offset)
         if soft_nms
@@ -52,7 +53,7 @@ def box_with_nms_limit(
     splits = np.array([rows], np.int64) if batch_splits is None else batch_splits.astype(np.int64)
     ends = np.cumsum(splits)
     found = [
-        _detect_in_picture(scores[start:end], by_class[start:end], score_thresh, max_dets, suppress)
+        _detect_in_picture(foreground[start:end], by_class[start:end], score_thresh, max_dets, suppress)
         for start, end in zip(ends - splits, ends, strict=True)
     ]
     kept_scores, kept_boxes, labels, keeps = (np.concatenate(column) for column in zip(*found, strict=True))
@@ -71,14 +72,14 @@ def box_with_nms_limit(
 def _detect_in_picture(
     scores: Float32, boxes: Float32, score_thresh: float, max_dets: int, suppress: Suppression
 ) -> tuple[Float32, Float32, Int64, Int64]:
-    """Returns scores (D,), boxes (D, 4), classes (D,) and rows (D,) of one picture; boxes (R, K - 1 or 1, 4)."""
+    """Returns scores (D,), boxes (D, 4), classes (D,) and rows (D,) of one picture; scores (R, K - 1), boxes (R, K - 1 or 1, 4)."""
     no_rows = np.zeros(0, np.int64)
     parts = [(np.zeros(0, np.float32), np.zeros((0, 4), np.float32), no_rows, no_rows)]
-    for label in range(1, scores.shape[1]):
-        candidates = np.flatnonzero(scores[:, label] > np.float32(score_thresh))
-        of_class = boxes[candidates, min(label, boxes.shape[1]) - 1]
-        kept_scores, kept = suppress(of_class, scores[candidates, label])
-        parts.append((kept_scores, of_class[kept], np.full(len(kept), label, np.int64), candidates[kept]))
+    for column in range(scores.shape[1]):
+        candidates = np.flatnonzero(scores[:, column] > np.float32(score_thresh))
+        of_class = boxes[candidates, min(column, boxes.shape[1] - 1)]
+        kept_scores, kept = suppress(of_class, scores[candidates, column])
+        parts.append((kept_scores, of_class[kept], np.full(len(kept), column + 1, np.int64), candidates[kept]))
     kept_scores, kept_boxes, labels, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
     best = _is_best(kept_scores, max_dets)
     return kept_scores[best], kept_boxes[best], labels[best], rows[best]

@@ -225,7 +225,7 @@ def test_many_faults_are_counted(tmp_path):
     [
         ("", "the file is empty"),
         ("<html>", "an HTML page"),
-        ("{", "expected a COCO json, the file is JSON text"),
+        ('{"images": [', "expected a COCO json, the file is JSON text"),
         ("[" * 100000, "expected a COCO json"),
         ("17", "the file holds 17"),
         ("[]", "the file holds a list"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from golden_cases import golden_case, golden_cases
+from golden_cases import caffe2_cases, golden_case, golden_cases
 from operator_forms import FORMS
 
 from roiline.ops.generate_proposals import GENERATE_PROPOSALS
@@ -86,10 +86,8 @@ def _check(
 
 @pytest.mark.golden
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("version", ["1.8.1", "1.0.0"])
-@pytest.mark.parametrize("case", golden_cases("ops/caffe2_torch_1.8.1", "GenerateProposals", "GenerateProposalsCPP"))
+@pytest.mark.parametrize(("version", "case"), caffe2_cases("GenerateProposals", "GenerateProposalsCPP"))
 def test_matches_caffe2(form, version, case):
-    case = golden_case(f"ops/caffe2_torch_{version}", case.name)
     args = {**DEFAULTS, **case.args}
     _check(form, case.inputs, args, *case.outputs, case.tags, **_caffe2(args, version))
 

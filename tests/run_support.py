@@ -1,0 +1,193 @@
+"""What tests of dataset runs share: small picture sets, model files without a network, requests, and predictors that misbehave.
+
+Workers import this module too, by the name that `RunRequest.predictor` gives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from roiline.core.errors import EngineError, ModelError
+from roiline.core.spec import METADATA_KEY, Conventions, DetectionRules, ImageRules, ModelSpec, Source
+from roiline.engines.protocol import Device
+from roiline.infer.model import open_predictor
+from roiline.infer.request import DataSource, RunRequest, Slot
+
+SHAPES = ((40, 60), (60, 40), (48, 48))
+CLASSES = ("cat", "dog", "fox")
+
+
+def make_spec(**changes: Any) -> ModelSpec:
+    """A small specification: shorter side 32, padded to multiples of 16."""
+    spec = ModelSpec(
+        architecture="test",
+        tasks=("proposals", "detections"),
+        class_names=CLASSES,
+        class_names_known=True,
+        conventions=Conventions("detectron", True, True, False, 4.135),
+        images=ImageRules("BGR", (102.9801, 115.9465, 122.7717), (1.0, 1.0, 1.0), 32, 64, "detectron", 16, "apply"),
+        detection=DetectionRules(0.05, 0.5, 100, False, (10.0, 10.0, 5.0, 5.0)),
+        seams={
+            "images": ("data", "im_info", "im_size"),
+            "proposals": ("rpn_boxes", "rpn_scores", "rpn_count"),
+            "detections": ("boxes", "scores", "classes", "count"),
+        },
+        source=Source("test", "0" * 64, "MODEL:\n  NUM_CLASSES: 4\n"),
+    )
+    return replace(spec, **changes)
+
+
+def write_model(path: Path, spec: ModelSpec | None = None) -> Path:
+    """Writes an ONNX file that carries a specification and no network."""
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [value], [replace_name(value, "y")])
+    model = helper.make_model(graph)
+    helper.set_model_props(model, {METADATA_KEY: (spec or make_spec()).to_json()})
+    onnx.save(model, path)
+    return path
+
+
+def replace_name(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    copy.name = name
+    return copy
+
+
+def write_pictures(folder: Path, count: int, *, ids: Sequence[int] | None = None) -> Path:
+    """Writes `count` noisy PNGs of three shapes and a COCO json beside them, images shuffled; returns the json's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(5)
+    images = []
+    for number, image_id in enumerate(ids or [3 * i + 7 for i in range(count)]):
+        height, width = SHAPES[number % len(SHAPES)]
+        name = f"{image_id:06d}.png"
+        cv2.imwrite(str(folder / name), random.integers(0, 256, (height, width, 3), np.uint8))
+        images.append({"id": image_id, "file_name": name, "height": height, "width": width})
+    categories = [{"id": 10 * (i + 1), "name": name} for i, name in enumerate(CLASSES)]
+    random.shuffle(images)
+    path = folder / "data.json"
+    path.write_text(json.dumps({"images": images, "categories": categories, "annotations": []}))
+    return path
+
+
+def make_request(root: Path, out: Path, *, workers: int = 1, **changes: Any) -> RunRequest:
+    """A request over `root/pictures/data.json` with `root/model.onnx` and the fake engine."""
+    request = RunRequest(
+        model=root / "model.onnx",
+        task="detections",
+        data=(DataSource(str(root / "pictures" / "data.json"), images=root / "pictures"),),
+        out=out,
+        slots=tuple(Slot(Device("cpu", 0, 1), {}, f"cpu {i}") for i in range(workers)),
+        engine="fake",
+        formats=("detectron", "coco"),
+    )
+    return replace(request, **changes)
+
+
+def result_bytes(out: Path) -> dict[str, bytes]:
+    """The result files and failed.json of an OUT folder, by name."""
+    names = [p for p in out.iterdir() if p.suffix in (".pkl", ".json") and p.name not in ("run.json", "timing.json")]
+    return {path.name: path.read_bytes() for path in names}
+
+
+class _Wrapped:
+    """Passes everything on to a real predictor; subclasses do harm before."""
+
+    def __init__(self, inner: Any, model: Path) -> None:
+        self._inner = inner
+        self._model = model
+        self.spec = inner.spec
+        self.description: Mapping[str, str] = inner.description
+        self._warm = False
+
+    def infer(self, batch: Any) -> Any:
+        if self._warm:
+            self.harm(batch.ids)
+        self._warm = True
+        return self._inner.infer(batch)
+
+    def harm(self, ids: tuple[int, ...]) -> None:
+        raise NotImplementedError
+
+    def finish(self, outputs: Any, batch: Any) -> Any:
+        return self._inner.finish(outputs, batch)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _KilledOnce(_Wrapped):
+    def harm(self, ids: tuple[int, ...]) -> None:
+        marker = self._model.with_name("killed-once")
+        if 22 in ids and not marker.exists():
+            marker.touch()
+            _kill_self()
+
+
+class _KilledByImage(_Wrapped):
+    def harm(self, ids: tuple[int, ...]) -> None:
+        if 22 in ids:
+            _kill_self()
+
+
+class _FailsOnImage(_Wrapped):
+    def harm(self, ids: tuple[int, ...]) -> None:
+        if 22 in ids:
+            raise EngineError("out of memory on the test device")
+
+
+class _DiesAlways(_Wrapped):
+    def harm(self, ids: tuple[int, ...]) -> None:
+        _kill_self()
+
+
+class _Slow(_Wrapped):
+    def harm(self, ids: tuple[int, ...]) -> None:
+        time.sleep(0.08)
+
+
+def open_killed_once(model: Path, *args: Any, **options: Any) -> Any:
+    return _KilledOnce(open_predictor(model, *args, **options), model)
+
+
+def open_killed_by_image(model: Path, *args: Any, **options: Any) -> Any:
+    return _KilledByImage(open_predictor(model, *args, **options), model)
+
+
+def open_fails_on_image(model: Path, *args: Any, **options: Any) -> Any:
+    return _FailsOnImage(open_predictor(model, *args, **options), model)
+
+
+def open_dies_always(model: Path, *args: Any, **options: Any) -> Any:
+    return _DiesAlways(open_predictor(model, *args, **options), model)
+
+
+def open_slow(model: Path, *args: Any, **options: Any) -> Any:
+    return _Slow(open_predictor(model, *args, **options), model)
+
+
+def open_refuses(model: Path, *args: Any, **options: Any) -> Any:
+    raise ModelError(f"{model}: refused for a test")
+
+
+def open_dies_at_start(model: Path, *args: Any, **options: Any) -> Any:
+    with model.with_name("starts").open("a") as stream:
+        stream.write("x")
+    _kill_self()
