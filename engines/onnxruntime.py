@@ -62,7 +62,9 @@ def open_backend(path: Path, stage: Stage | None, device: Device) -> OnnxRuntime
     except ImportError as error:
         raise EngineError("ONNX Runtime is not installed; `pip install 'roiline[cpu]'`") from error
     if device.kind != "cpu":
-        raise EngineError(f"this engine runs on the CPU; it was asked for {device.kind}:{device.index}")
+        raise EngineError(
+            f"the engine onnxruntime runs on the CPU and was asked for {device.kind}:{device.index}; use --cpu-workers N"
+        )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = device.threads or len(os.sched_getaffinity(0))
     options.inter_op_num_threads = 1

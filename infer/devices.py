@@ -83,7 +83,7 @@ def choose_slots(gpus: str | None, cpu_workers: int | None) -> tuple[Slot, ...]:
         return cpu_slots(cpu_workers)
     present = list_gpus()
     if gpus is None:
-        return tuple(_gpu_slot(gpu.uuid, f"gpu {gpu.index}") for gpu in present) or cpu_slots(1)
+        return _gpu_slots([(gpu.uuid, f"gpu {gpu.index}") for gpu in present]) or cpu_slots(1)
     asked = parse_gpus(gpus)
     if not present:
         raise EngineError(
@@ -94,7 +94,7 @@ def choose_slots(gpus: str | None, cpu_workers: int | None) -> tuple[Slot, ...]:
     if unknown:
         listing = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in present)
         raise UsageError(f"--gpus {gpus}: there is no GPU {', '.join(unknown)}; this machine has {listing}")
-    return tuple(_gpu_slot(known.get(name, name), f"gpu {name}") for name in asked)
+    return _gpu_slots([(known.get(name, name), f"gpu {name}") for name in asked])
 
 
 def cpu_slots(workers: int) -> tuple[Slot, ...]:
@@ -105,12 +105,22 @@ def cpu_slots(workers: int) -> tuple[Slot, ...]:
     """
     if workers < 1:
         raise UsageError(f"--cpu-workers: expected at least 1, got {workers}")
-    cores = len(os.sched_getaffinity(0))
-    share, rest = divmod(cores, workers)
     return tuple(
-        Slot(Device("cpu", threads=max(1, share + (index < rest))), label=f"cpu {index}") for index in range(workers)
+        Slot(Device("cpu", threads=threads), {"CUDA_VISIBLE_DEVICES": ""}, f"cpu {index}")
+        for index, threads in enumerate(_share_cores(workers))
     )
 
 
-def _gpu_slot(uuid: str, label: str) -> Slot:
-    return Slot(Device("cuda", index=0), {"CUDA_VISIBLE_DEVICES": uuid}, label)
+def _gpu_slots(gpus: list[tuple[str, str]]) -> tuple[Slot, ...]:
+    return tuple(
+        Slot(Device("cuda", index=0, threads=threads), {"CUDA_VISIBLE_DEVICES": uuid}, label)
+        for (uuid, label), threads in zip(gpus, _share_cores(len(gpus)), strict=True)
+    )
+
+
+def _share_cores(workers: int) -> list[int]:
+    """Returns how many threads each of N workers has; with more workers than cores, one each."""
+    if not workers:
+        return []
+    share, rest = divmod(len(os.sched_getaffinity(0)), workers)
+    return [max(1, share + (index < rest)) for index in range(workers)]

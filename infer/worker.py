@@ -248,13 +248,13 @@ class Worker:
         batch: list[tuple[_Item, _Picture]] = []
         clock = self._clock("main")
         while True:
-            with clock.measure("wait_picture"):
-                item = self._items.get()
+            start = time.perf_counter()
+            item = self._items.get()
             if item is None:
                 self._run_batch(batch)
                 return
-            with clock.measure("wait_picture"):
-                picture = item.picture.result()
+            picture = item.picture.result()
+            clock.add("wait_picture", time.perf_counter() - start)
             none_to_come = self._count_pending(-1) == 0
             item.shard.begun |= not self._stopping.is_set()
             if isinstance(picture, Failure) and item.shard.begun:

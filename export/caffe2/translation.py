@@ -6,9 +6,10 @@ name of its own, and the last one carries the blob's, so that the net's outputs,
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
@@ -24,11 +25,20 @@ Array: TypeAlias = NDArray[Any]
 
 
 class Blob(NamedTuple):
-    """Is a blob as it stands: its ONNX name, what is known of its shape (None: nothing), whether it is a constant."""
+    """Is a blob as it stands: its ONNX name, what is known of its shape (None: nothing), whether its values are known."""
 
     name: str
     shape: Shape | None = None
     constant: bool = False
+
+    @property
+    def rank(self) -> int | None:
+        """Is the number of axes, where it is known."""
+        return None if self.shape is None else len(self.shape)
+
+    def dim(self, axis: int) -> int | None:
+        """Returns a dimension, where it is known."""
+        return None if self.shape is None or axis >= len(self.shape) else self.shape[axis]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,62 +49,236 @@ class NetInput:
     dtype: type[np.generic] = np.float32
 
 
-@dataclass(slots=True)
+class BlobNames:
+    """Gives every writing of a blob its ONNX name."""
+
+    def __init__(self, net: NetDef, inputs: Sequence[str]) -> None:
+        self._writings = Counter(name for operator in net.operators for name in operator.outputs)
+        self._written: Counter[str] = Counter()
+        self._inputs = frozenset(inputs)
+        self._taken = {*self._writings, *inputs, *(name for operator in net.operators for name in operator.inputs)}
+
+    def first(self, blob: str) -> str:
+        """Returns the name of a blob before any operator writes it; an input of the net keeps its own."""
+        return self._free(f"{blob}_0") if self._writings[blob] and blob not in self._inputs else blob
+
+    def next(self, blob: str) -> str:
+        """Returns the name of the next writing."""
+        self._written[blob] += 1
+        count = self._written[blob]
+        last = count == self._writings[blob] and blob not in self._inputs
+        return blob if last else self._free(f"{blob}_{count}")
+
+    def _free(self, name: str) -> str:
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
 class Translation:
     """Is a net on its way into a graph.
 
-    `blobs` are the current blobs by Caffe2's names, `fills` the arrays of constants, `inputs` the net's own inputs, `missing` the weights
-    that no net fills (with what they are for). `proposals` names the scores that belong to RoIs, where an operator ranks them.
+    `blobs` are the blobs as they stand, by Caffe2's names; `fills` the arrays of those whose values are known; `inputs` the net's own
+    inputs; `missing` the weights that nothing fills, with what they are for; `ranked` the scores of RoIs, where an operator ranks them.
     """
 
-    net: NetDef
-    graph: GraphWriter
-    fills: dict[str, Array]
-    blobs: dict[str, Blob] = field(default_factory=dict)
-    inputs: dict[str, NetInput] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    proposals: dict[str, str] = field(default_factory=dict)
-    _names: _BlobNames = field(init=False)
-    _has_coords_argument: bool = field(init=False)
+    def __init__(self, net: NetDef, graph: GraphWriter, fills: Mapping[str, Array], inputs: Sequence[str]) -> None:
+        self.net = net
+        self.graph = graph
+        self.fills = dict(fills)
+        self.names = BlobNames(net, inputs)
+        self.inputs = {name: NetInput() for name in inputs}
+        self.blobs = {name: Blob(name) for name in inputs}
+        self.missing: dict[str, str] = {}
+        self.ranked: dict[str, str] = {}
+        self._declared: set[str] = set()
+        for name, array in fills.items():
+            if name not in self.inputs:
+                self.blobs[name] = Blob(self.names.first(name), array.shape, constant=True)
+        arguments = {name for operator in net.operators for name in operator.arguments}
+        self.of_2018 = "correct_transform_coords" in arguments and "legacy_plus_one" not in arguments
+        self.used = Counter(name for operator in net.operators for name in operator.inputs)
+        self.used.update(net.external_outputs)
 
-    def __post_init__(self) -> None:
-        self._names = _BlobNames(self.net)
-        arguments = {name for operator in self.net.operators for name in operator.arguments}
-        self._has_coords_argument = "correct_transform_coords" in arguments and "legacy_plus_one" not in arguments
-
-    @property
-    def of_2018(self) -> bool:
-        """Says whether the net carries the argument of the operators of 2018 and 2019, and none of those of 2020."""
-        return self._has_coords_argument
-
-    def take(self, name: str, user: str) -> Blob:
-        """Returns a blob that an operator takes.
-
-        Raises:
-            ExportError: nothing makes it before.
-        """
+    def take(self, name: str) -> Blob | None:
+        """Returns a blob for an operator that takes it, or None where nothing made it; known values become an initializer."""
         blob = self.blobs.get(name)
-        if blob is None:
-            raise ExportError(f"{user}: the blob `{name}` is neither an input of the net nor made or filled before")
-        if blob.constant and blob.name not in self._names.declared:
-            self._declare(name, blob)
-        return blob
-
-    def _declare(self, name: str, blob: Blob) -> None:
-        """Makes a filled blob an initializer, once it is used."""
+        if blob is None or not blob.constant or name in self._declared:
+            return blob
+        self._declared.add(name)
         array = self.fills[name]
-        self._names.declared.add(blob.name)
         if array.dtype == np.float32:
             self.graph.parameter(blob.name, lambda blobs: blobs[name])
         else:
-            made = self.graph.constant(array)
-            self.blobs[name] = replace_name(blob, self.graph.op("Identity", made, name=blob.name))
+            self.blobs[name] = blob = blob._replace(name=self.graph.constant(array))
+        return blob
 
-    def next_name(self, blob: str) -> str:
-        """Returns the ONNX name of the next writing of a blob."""
-        return self._names.next(blob)
+    @property
+    def unused_fills(self) -> tuple[str, ...]:
+        """Is the names of blobs that are filled and never taken, sorted."""
+        return tuple(sorted(set(self.fills) - self._declared - set(self.inputs)))
 
 
-def replace_name(blob: Blob, name: str) -> Blob:
-    """Returns a blob under another ONNX name."""
-    return blob._replace(name=name)
+class Call:
+    """Is one operator under translation."""
+
+    def __init__(self, translation: Translation, operator: OperatorDef) -> None:
+        self.net = translation
+        self.operator = operator
+        self.graph = translation.graph
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Says why the operator cannot be translated."""
+        made = ", ".join(self.operator.outputs) or "nothing"
+        raise ExportError(f"operator {self.operator.type} that makes {made}: {reason}")
+
+    # -- blobs
+
+    def count(self) -> int:
+        """Returns the number of inputs."""
+        return len(self.operator.inputs)
+
+    def blob(self, index: int, shape: Shape | None = None, dtype: type[np.generic] = np.float32) -> Blob:
+        """Returns an input; `shape` (None for a free dimension) is what it must fit, and tells what an input of the net is."""
+        if index >= self.count():
+            self.refuse(f"it has {self.count()} inputs and needs input {index + 1}")
+        name = self.operator.inputs[index]
+        blob = self.net.take(name)
+        if blob is None:
+            self.refuse(f"its input `{name}` is neither an input of the net nor made or filled before")
+        if shape is None:
+            return blob
+        merged = self._merge(name, blob.shape, shape)
+        fitted = blob._replace(shape=merged)
+        self.net.blobs[name] = fitted
+        if name in self.net.inputs and blob.name == name:
+            self.net.inputs[name] = NetInput(merged, dtype)
+        return fitted
+
+    def weight(self, index: int, shape: Shape, purpose: str) -> Blob:
+        """Returns an input whose values must be known; where nothing fills it, that is noted and translation goes on."""
+        if index >= self.count():
+            self.refuse(f"it has no {purpose} (input {index + 1})")
+        name = self.operator.inputs[index]
+        known = self.net.blobs.get(name)
+        if known is None or not known.constant:
+            self.net.missing[name] = f"{purpose} of {self.operator.type} {', '.join(self.operator.outputs)}"
+            return Blob(name, shape)
+        return self.blob(index, shape)
+
+    def array(self, index: int) -> Array:
+        """Returns the values of an input that must be known while translating."""
+        name = self.operator.inputs[index] if index < self.count() else ""
+        known = self.net.blobs.get(name)
+        if known is None or not known.constant:
+            self.refuse(f"its input `{name}` must be filled by the init net")
+        return self.net.fills[name]
+
+    def _merge(self, name: str, known: Shape | None, wanted: Shape) -> Shape:
+        if known is None:
+            return wanted
+        fits = len(known) == len(wanted) and all(
+            have is None or want is None or have == want for have, want in zip(known, wanted, strict=True)
+        )
+        if not fits:
+            shown = [tuple("?" if size is None else size for size in shape) for shape in (wanted, known)]
+            self.refuse(f"`{name}`: expected shape {shown[0]}, got {shown[1]}")
+        return tuple(want if have is None else have for have, want in zip(known, wanted, strict=True))
+
+    # -- results
+
+    def write(self, op_type: str, *inputs: str, shape: Shape | None = None, **attributes: Attribute) -> None:
+        """Writes the ONNX node that makes the first output; the operator's further outputs must be unused."""
+        self.graph.op(op_type, *inputs, name=self.name(0), **attributes)
+        self.give(0, shape)
+        self.drop_from(1)
+
+    def call(self, operator: Operator, *inputs: str, shapes: Sequence[Shape], **attributes: Attribute) -> None:
+        """Writes one of our operators, whose outputs are this one's in order."""
+        if len(self.operator.outputs) > len(shapes):
+            self.refuse(f"it has {len(self.operator.outputs)} outputs, {len(shapes)} are known")
+        names = [self.name(index) if index < len(self.operator.outputs) else None for index in range(len(shapes))]
+        self.graph.call(operator, *inputs, names=names, **attributes)
+        for index, shape in enumerate(shapes[: len(self.operator.outputs)]):
+            self.give(index, shape)
+
+    def name(self, index: int) -> str:
+        """Returns the ONNX name that an output is to have; asked once for each."""
+        if index >= len(self.operator.outputs):
+            self.refuse(f"it has {len(self.operator.outputs)} outputs and needs output {index + 1}")
+        self._name = {**getattr(self, "_name", {}), index: self.net.names.next(self.operator.outputs[index])}
+        return self._name[index]
+
+    def give(self, index: int, shape: Shape | None = None) -> None:
+        """Notes that an output has been written."""
+        self.net.blobs[self.operator.outputs[index]] = Blob(self._name[index], shape)
+
+    def drop_from(self, index: int) -> None:
+        """Makes sure that nobody takes the outputs from `index` on, which are not translated."""
+        for name in self.operator.outputs[index:]:
+            if self.net.used[name]:
+                self.refuse(f"its output `{name}` is not translated, and it is used")
+            self.net.blobs.pop(name, None)
+
+    # -- arguments
+
+    def has(self, name: str) -> bool:
+        """Says whether an argument is given."""
+        return name in self.operator.arguments
+
+    def integer(self, name: str, default: int) -> int:
+        """Returns an integer argument."""
+        argument = self.operator.arguments.get(name)
+        if argument is None:
+            return default
+        if argument.integer is not None:
+            return argument.integer
+        if argument.number is not None and argument.number.is_integer():
+            return int(argument.number)
+        return self._refuse_argument(argument, "an integer")
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Returns a boolean argument."""
+        return bool(self.integer(name, int(default)))
+
+    def number(self, name: str, default: float) -> float:
+        """Returns a float argument."""
+        argument = self.operator.arguments.get(name)
+        if argument is None:
+            return default
+        value = argument.number if argument.number is not None else argument.integer
+        if value is None or not math.isfinite(value):
+            return self._refuse_argument(argument, "a number")
+        return float(value)
+
+    def text(self, name: str, default: str) -> str:
+        """Returns a text argument."""
+        argument = self.operator.arguments.get(name)
+        if argument is None:
+            return default
+        if argument.text is None:
+            return self._refuse_argument(argument, "a text")
+        return argument.text.decode("utf-8", "replace")
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """Returns a list of integers, or None where the argument is not given."""
+        argument = self.operator.arguments.get(name)
+        return None if argument is None else argument.integers
+
+    def numbers(self, name: str, default: Sequence[float]) -> tuple[float, ...]:
+        """Returns a list of floats."""
+        argument = self.operator.arguments.get(name)
+        if argument is None:
+            return tuple(default)
+        values = argument.numbers if argument.numbers.size else np.asarray(argument.integers, np.float32)
+        return tuple(float(value) for value in values)
+
+    def _refuse_argument(self, argument: Argument, expected: str) -> NoReturn:
+        self.refuse(f"argument `{argument.name}`: expected {expected}")
+
+    def expect_order(self) -> None:
+        """Refuses tensors whose channels come last."""
+        order = self.text("order", "NCHW")
+        if order != "NCHW":
+            self.refuse(f"order {order}: only NCHW is translated")
