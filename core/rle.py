@@ -36,7 +36,9 @@ def encode_crop(crop: Bool | UInt8, top: int, left: int, height: int, width: int
     """
     rows, columns = crop.shape
     if not (0 <= top <= height - rows and 0 <= left <= width - columns):
-        raise DataError(f"a crop of {rows} x {columns} at row {top}, column {left} does not lie within {height} x {width}")
+        raise DataError(
+            f"a crop of {rows} x {columns} at row {top}, column {left} does not lie within {height} x {width}"
+        )
     starts, ends = _find_runs(np.asarray(crop, np.bool_), top, left, height)
     total = height * width
     edges = np.empty(2 * len(starts) + 2, np.int64)
@@ -90,7 +92,9 @@ def decompress_runs(counts: bytes | str) -> Int64:
     first = np.concatenate([[0], last[:-1] + 1])
     lengths = last - first + 1
     if lengths.max() > _MOST_GROUPS:
-        raise DataError(f"run lengths of a mask: a number of {lengths.max()} characters in {data[:40]!r} is out of range")
+        raise DataError(
+            f"run lengths of a mask: a number of {lengths.max()} characters in {data[:40]!r} is out of range"
+        )
     shifts = _GROUP_BITS * (np.arange(len(groups)) - np.repeat(first, lengths))
     values = np.add.reduceat((groups & (_MORE - 1)) << shifts, first)
     negative = (groups[last] & _SIGN) != 0
@@ -117,7 +121,9 @@ def decode_rle(counts: bytes | str, height: int, width: int) -> Bool:
     """
     runs = decompress_runs(counts)
     if runs.sum() != height * width:
-        raise DataError(f"run lengths of a mask: they add up to {runs.sum()}, expected {height} x {width} = {height * width}")
+        raise DataError(
+            f"run lengths of a mask: they add up to {runs.sum()}, expected {height} x {width} = {height * width}"
+        )
     values = np.zeros(len(runs), np.bool_)
     values[1::2] = True
     return np.repeat(values, runs).reshape(width, height).T

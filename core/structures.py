@@ -55,13 +55,16 @@ class ImageBatch:
     """Is what one engine call gets: pictures of one padded shape.
 
     `pixels` (N, 3, H, W) float32, `im_info` (N, 3) float32 rows (padded height, padded width, scale), `sizes` (N, 2) float32 rows
-    (original height, original width), `ids` the N image ids in order.
+    (original height, original width), `ids` the N image ids in order. Where the predictor needs them: `pictures`, N original pictures
+    (H, W, 3) uint8 in BGR order, and `proposals`, N arrays (R, 4) of given boxes in original pixels.
     """
 
     pixels: Float32
     im_info: Float32
     sizes: Float32
     ids: tuple[ImageId, ...]
+    pictures: tuple[UInt8, ...] = ()
+    proposals: tuple[Float32, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,20 @@ class Proposals:
 class Detections:
     """Is a detector's answer for one picture, class by class, in the source program's order within a class.
 
-    `boxes` (D, 4) in original pixels, `scores` (D,), `classes` (D,) int64 from 1 (0 is background).
+    `boxes` (D, 4) in original pixels, `scores` (D,), `classes` (D,) int64 from 1 (0 is background). `masks` are D of COCO's compressed run
+    lengths in the size of the original picture, `keypoints` (D, 4, J) rows x, y in original pixels, logit, probability; None where the
+    model makes none. Where models are combined, masks or keypoints may be those of other detections than the boxes are: `mask_rows` and
+    `keypoint_rows` are these then.
     """
 
     image_id: ImageId
     boxes: Float32
     scores: Float32
     classes: Int64
+    masks: tuple[bytes, ...] | None = None
+    keypoints: Float32 | None = None
+    mask_rows: Detections | None = None
+    keypoint_rows: Detections | None = None
 
 
 Result: TypeAlias = Proposals | Detections

@@ -9,6 +9,8 @@ from roiline.ops.detection_output import DETECTION_OUTPUT
 from roiline.ops.generate_proposals import GENERATE_PROPOSALS
 from roiline.ops.multilevel_roi_align import MULTILEVEL_ROI_ALIGN
 from roiline.ops.operator import Operator
+from roiline.ops.ps_roi_pool import MULTILEVEL_PS_ROI_POOL
+from roiline.ops.roi_pool import MULTILEVEL_ROI_POOL
 from roiline.ops.trim import TRIM
 
 OPERATORS: dict[str, Operator] = {
@@ -19,7 +21,9 @@ OPERATORS: dict[str, Operator] = {
         COLLECT_PROPOSALS,
         DETECTION_OUTPUT,
         GENERATE_PROPOSALS,
+        MULTILEVEL_PS_ROI_POOL,
         MULTILEVEL_ROI_ALIGN,
+        MULTILEVEL_ROI_POOL,
         TRIM,
     )
 }

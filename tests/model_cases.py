@@ -39,16 +39,13 @@ def _load_recipe(folder: Path) -> ModuleType:
     return module
 
 
-def build_case(description: Path, folder: Path) -> ModelCase:
-    """Writes the weights file of a case into `folder`; `description` is the case's json."""
-    info = json.loads(description.read_text())
-    source = description.parent
-    recipe = _load_recipe(source)
+def write_weights(info: dict[str, Any], recipe_folder: Path, folder: Path) -> Path:
+    """Writes the weights file that a case's json describes into `folder` and returns its path."""
+    recipe = _load_recipe(recipe_folder)
     absent = set(info.get("params_not_in_file", ()))
     shapes = {name: tuple(shape) for name, shape in info["param_shapes"].items()}
     blobs = recipe.make_weights(shapes, info["seed"], info["gains"], info.get("quant", False))
-    if "weights_sha256" in info:
-        assert recipe.digest(blobs) == info["weights_sha256"], "the recipe did not give the original's weights"
+    assert recipe.digest(blobs) == info["weights_sha256"], "the recipe did not give the original's weights"
     blobs = {name: blob for name, blob in blobs.items() if name not in absent}
     content: object = {"blobs": blobs}
     if info.get("pkl_variant") == "flat":
@@ -59,6 +56,14 @@ def build_case(description: Path, folder: Path) -> ModelCase:
     weights = folder / f"{info['case']}.pkl"
     with weights.open("wb") as stream:
         pickle.dump(content, stream, protocol=2)
+    return weights
+
+
+def build_case(description: Path, folder: Path) -> ModelCase:
+    """Writes the weights file of a case into `folder`; `description` is the case's json."""
+    info = json.loads(description.read_text())
+    source = description.parent
+    weights = write_weights(info, source, folder)
     options = info["opts"]
     with np.load(source / f"{info['case']}.npz") as stored:
         expected = {name: stored[name] for name in stored.files}

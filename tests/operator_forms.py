@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,18 @@ def run_function(operator: Operator, arrays: tuple[np.ndarray, ...], **attribute
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)],
         ir_version=IR_VERSION,
     )
-    onnx.checker.check_model(model)
+    session = open_model(model.SerializeToString(deterministic=True))
+    return tuple(session.run(None, dict(zip(function.input, arrays, strict=True))))
+
+
+@lru_cache(maxsize=64)
+def open_model(serialized: bytes) -> onnxruntime.InferenceSession:
+    """Checks and opens a model; the same bytes are opened once."""
+    onnx.checker.check_model(serialized, full_check=True)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 2
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return tuple(session.run(None, dict(zip(function.input, arrays, strict=True))))
+    return onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
 
 
 def run_reference(operator: Operator, arrays: tuple[np.ndarray, ...], **attributes: Any) -> tuple[np.ndarray, ...]:

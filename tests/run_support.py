@@ -191,3 +191,9 @@ def open_dies_at_start(model: Path, *args: Any, **options: Any) -> Any:
     with model.with_name("starts").open("a") as stream:
         stream.write("x")
     _kill_self()
+
+
+def open_takes_long(model: Path, *args: Any, **options: Any) -> Any:
+    model.with_name(f"opening-{os.getpid()}").touch()
+    time.sleep(60)
+    return open_predictor(model, *args, **options)

@@ -17,7 +17,7 @@ import onnx
 from roiline.core.structures import Float32, Int64
 from roiline.ops.nodes import FunctionWriter
 from roiline.ops.operator import Operator
-from roiline.ops.suppression import pad_rows
+from roiline.ops.suppression import pad_rows, write_longest
 
 
 def collect_proposals(*levels: Float32, post_nms_top_n: int) -> tuple[Float32, Float32, Int64]:
@@ -43,12 +43,13 @@ def write_collect_proposals(inputs: int, attributes: Mapping[str, Any]) -> onnx.
     if attributes["post_nms_top_n"] > 0:
         wanted = w.op("Min", wanted, w.ints(attributes["post_nms_top_n"]))
     best, index = w.multi("TopK", scores, wanted, names=(None, None), axis=1, largest=1, sorted=1)
-    real = w.cast(w.op("Greater", best, w.scalar(-np.inf)), np.int64)
-    count = w.op("ReduceSum", real, w.ints(1), keepdims=0, name="count")
-    longest = w.op("ReduceMax", count, w.ints(0), keepdims=1)
-    index = w.op("Slice", index, w.ints(0), longest, w.ints(1))
-    w.op("GatherND", boxes, w.unsqueeze(index, 2), batch_dims=1, name="boxes")
-    w.op("Slice", best, w.ints(0), longest, w.ints(1), name="kept_scores")
+    real = w.op("Greater", best, w.scalar(-np.inf))
+    count = w.op("ReduceSum", w.cast(real, np.int64), w.ints(1), keepdims=0, name="count")
+    longest = write_longest(w, count)
+    best, index, real = (w.op("Slice", tensor, w.ints(0), longest, w.ints(1)) for tensor in (best, index, real))
+    kept = w.op("GatherND", boxes, w.unsqueeze(index, 2), batch_dims=1)
+    w.op("Where", w.unsqueeze(real, 2), kept, w.scalar(0.0), name="boxes")
+    w.rename(best, "kept_scores")
     names = [f"boxes_{level}" for level in levels] + [f"scores_{level}" for level in levels]
     return w.finish("CollectProposals", names, ("boxes", "kept_scores", "count"))
 

@@ -5,9 +5,9 @@ Inputs: `rois` (T, 5) rows (image index, box in network-input pixels), image by 
 scale) of the network input; `im_size` (N, 2) rows (height, width) of the original picture; `roi_count` (N,), RoIs of each picture.
 Outputs: `boxes` (N, D, 4) in original pixels, `scores` (N, D), `classes` (N, D) int64 from 1, padded with 0, -inf and 0; `count` (N,).
 
-RoIs are divided by the scale, decoded with deltas over `bbox_reg_weights`, and clipped to the picture. Per class: scores above
-`score_thresh`, NMS at `nms_thresh`. `max_dets` > 0 keeps what scores at least as much as the max_dets-th best of the picture (ties may
-leave more). Rows come class by class and, within a class, in the order of the RoIs.
+RoIs are divided by the scale, decoded with deltas over `bbox_reg_weights`, and clipped to the picture; without `regress` they are only
+divided. Per class: scores above `score_thresh`, NMS at `nms_thresh`. `max_dets` > 0 keeps what scores at least as much as the
+max_dets-th best of the picture (ties may leave more). Rows come class by class and, within a class, in the order of the RoIs.
 Source: Detectron's `im_detect_bbox` and `box_results_with_nms_and_limit`.
 """
 
@@ -33,6 +33,7 @@ DETECTION_OUTPUT = Operator(
         "max_dets": None,
         "bbox_reg_weights": None,
         "class_agnostic": 0,
+        "regress": 1,
         "nms_inclusive": 1,
         "size_offset": 1.0,
         "corner_offset": 1.0,

@@ -48,6 +48,8 @@ def _decode(w: FunctionWriter, candidates: Candidates, image: str, columns: str,
     image = w.op("Gather", image, candidates.row, axis=0)
     scale = w.op("Gather", w.columns("im_info", 2, 3, axis=1), image, axis=0)
     original = w.op("Div", w.op("Gather", w.columns("rois", 1, 5), candidates.row, axis=0), scale)
+    if not attributes["regress"]:
+        return original
     if attributes["class_agnostic"]:
         deltas = w.op("Gather", w.columns("bbox_pred", -4, LAST), candidates.row, axis=0)
     else:

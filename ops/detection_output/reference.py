@@ -27,6 +27,7 @@ def detection_output(
     max_dets: int,
     bbox_reg_weights: Sequence[float],
     class_agnostic: int,
+    regress: int,
     nms_inclusive: int,
     size_offset: float,
     corner_offset: float,
@@ -36,17 +37,20 @@ def detection_output(
     boxes_of, scores_of, classes_of = [], [], []
     ends = np.cumsum(roi_count)
     for image, (start, end) in enumerate(zip(ends - roi_count, ends, strict=True)):
-        boxes = decode_detections(
-            rois[start:end, 1:] / im_info[image, 2],
-            bbox_pred[start:end],
-            im_size[image],
-            classes=cls_prob.shape[1],
-            bbox_reg_weights=bbox_reg_weights,
-            class_agnostic=bool(class_agnostic),
-            size_offset=size_offset,
-            corner_offset=corner_offset,
-            delta_clip=delta_clip,
-        )
+        proposals = rois[start:end, 1:] / im_info[image, 2]
+        boxes = np.repeat(proposals[:, None], cls_prob.shape[1], axis=1)
+        if regress:
+            boxes = decode_detections(
+                proposals,
+                bbox_pred[start:end],
+                im_size[image],
+                classes=cls_prob.shape[1],
+                bbox_reg_weights=bbox_reg_weights,
+                class_agnostic=bool(class_agnostic),
+                size_offset=size_offset,
+                corner_offset=corner_offset,
+                delta_clip=delta_clip,
+            )
         limited = box_results(
             cls_prob[start:end],
             boxes,

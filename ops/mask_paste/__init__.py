@@ -48,7 +48,9 @@ def paste_masks(
     if convention != "detectron":
         raise DataError(f"pasting masks: the convention is `detectron`, not {convention!r}")
     if masks.ndim != 3 or masks.shape[1] != masks.shape[2] or boxes.shape != (len(masks), 4):
-        raise DataError(f"pasting masks: expected masks (D, M, M) and boxes (D, 4), got {masks.shape} and {boxes.shape}")
+        raise DataError(
+            f"pasting masks: expected masks (D, M, M) and boxes (D, 4), got {masks.shape} and {boxes.shape}"
+        )
     if not np.isfinite(boxes).all():
         raise DataError("pasting masks: a box is not finite")
     corners = grow_boxes(boxes, masks.shape[1])

@@ -11,8 +11,13 @@ are not shifted, or by half a pixel with `half_pixel`. Only then can a bin be em
 
 from __future__ import annotations
 
-from roiline.ops.multilevel_roi_align.function import write_multilevel_roi_align
-from roiline.ops.multilevel_roi_align.reference import align_rois, assign_levels, multilevel_roi_align
+from roiline.ops.multilevel_roi_align.function import write_by_level, write_multilevel_roi_align
+from roiline.ops.multilevel_roi_align.reference import (
+    align_rois,
+    assign_levels,
+    multilevel_roi_align,
+    pool_by_level,
+)
 from roiline.ops.operator import Operator
 
 MULTILEVEL_ROI_ALIGN = Operator(
@@ -34,4 +39,4 @@ MULTILEVEL_ROI_ALIGN = Operator(
     function=write_multilevel_roi_align,
 )
 
-__all__ = ["MULTILEVEL_ROI_ALIGN", "align_rois", "assign_levels"]
+__all__ = ["MULTILEVEL_ROI_ALIGN", "align_rois", "assign_levels", "pool_by_level", "write_by_level"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -11,27 +12,31 @@ import onnx
 from roiline.ops.multilevel_roi_align.reference import level_of_ratio
 from roiline.ops.nodes import FunctionWriter
 
+PoolWriter: TypeAlias = Callable[[str, str, float], str]
+
 
 def write_multilevel_roi_align(inputs: int, attributes: Mapping[str, Any]) -> onnx.FunctionProto:
     """Returns the function body for `inputs` - 1 feature maps."""
     w = FunctionWriter()
     maps = inputs - 1
-    if maps == 1:
-        pooled = _align(w, "rois", "features_0", attributes["spatial_scales"][0], attributes)
-    else:
-        pooled = _align_by_level(w, maps, attributes)
-    w.rename(pooled, "pooled")
+    w.rename(write_by_level(w, maps, attributes, partial(_align, w, attributes)), "pooled")
     return w.finish("MultiLevelRoIAlign", ("rois", *(f"features_{i}" for i in range(maps))), ("pooled",))
 
 
-def _align_by_level(w: FunctionWriter, maps: int, attributes: Mapping[str, Any]) -> str:
+def write_by_level(w: FunctionWriter, maps: int, attributes: Mapping[str, Any], write_pool: PoolWriter) -> str:
+    """Writes a pooling of `rois` from `features_0`, ..: each row from the map of its level, in the order of the rows.
+
+    `write_pool(rois, feature, scale)` writes the pooling from one map; other operators that choose levels so use this too.
+    """
+    if maps == 1:
+        return write_pool("rois", "features_0", attributes["spatial_scales"][0])
     level = _assign(w, maps, attributes)
     rows, parts = [], []
     for index in range(maps):
         here = w.squeeze(w.op("NonZero", w.op("Equal", level, w.integer(index))), 0)
         rois = w.op("Gather", "rois", here, axis=0)
         rows.append(here)
-        parts.append(_align(w, rois, f"features_{index}", attributes["spatial_scales"][index], attributes))
+        parts.append(write_pool(rois, f"features_{index}", attributes["spatial_scales"][index]))
     order = w.concat(*rows)
     count = w.op("Shape", order)
     restore = w.op("ScatterElements", w.range(count), order, w.range(count), axis=0)
@@ -63,7 +68,7 @@ def _least_ratio(level: int, canonical_level: int) -> np.float32:
     return ratio
 
 
-def _align(w: FunctionWriter, rois: str, feature: str, scale: float, attributes: Mapping[str, Any]) -> str:
+def _align(w: FunctionWriter, attributes: Mapping[str, Any], rois: str, feature: str, scale: float) -> str:
     image = w.cast(w.squeeze(w.columns(rois, 0, 1), 1), np.int64)
     return w.op(
         "RoiAlign",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,28 +25,58 @@ def multilevel_roi_align(
     size_offset: float,
 ) -> tuple[Float32]:
     """Returns pooled (T, C, down, across); see the operator's description."""
-    last = min_level + len(features) - 1
-    levels = assign_levels(
-        rois[:, 1:],
+
+    def align(feature: Float32, rois: Float32, scale: float) -> Float32:
+        return align_rois(
+            feature,
+            rois,
+            spatial_scale=scale,
+            pooled_size=(resolution, resolution_across or resolution),
+            sampling_ratio=sampling_ratio,
+            half_pixel=bool(half_pixel),
+        )
+
+    pooled = pool_by_level(
+        rois,
+        features,
+        align,
+        spatial_scales=spatial_scales,
         min_level=min_level,
-        max_level=last,
         canonical_level=canonical_level,
         canonical_scale=canonical_scale,
         size_offset=size_offset,
     )
-    pooled_size = resolution, resolution_across or resolution
-    pooled = np.zeros((len(rois), features[0].shape[1], *pooled_size), np.float32)
-    for level, (feature, scale) in enumerate(zip(features, spatial_scales, strict=True), start=min_level):
-        here = levels == level
-        pooled[here] = align_rois(
-            feature,
-            rois[here],
-            spatial_scale=scale,
-            pooled_size=pooled_size,
-            sampling_ratio=sampling_ratio,
-            half_pixel=bool(half_pixel),
-        )
     return (pooled,)
+
+
+def pool_by_level(
+    rois: Float32,
+    features: Sequence[Float32],
+    pool: Callable[[Float32, Float32, float], Float32],
+    *,
+    spatial_scales: Sequence[float],
+    min_level: int,
+    canonical_level: int,
+    canonical_scale: float,
+    size_offset: float,
+) -> Float32:
+    """Returns what `pool(feature, rois, scale)` makes of each RoI on the map of its level, in the order of the rows."""
+    levels = assign_levels(
+        rois[:, 1:],
+        min_level=min_level,
+        max_level=min_level + len(features) - 1,
+        canonical_level=canonical_level,
+        canonical_scale=canonical_scale,
+        size_offset=size_offset,
+    )
+    parts = [
+        pool(feature, rois[levels == level], scale)
+        for level, (feature, scale) in enumerate(zip(features, spatial_scales, strict=True), start=min_level)
+    ]
+    pooled = np.zeros((len(rois), *parts[0].shape[1:]), np.float32)
+    for level, part in enumerate(parts, start=min_level):
+        pooled[levels == level] = part
+    return pooled
 
 
 def assign_levels(

@@ -50,7 +50,9 @@ def test_results_hold_every_image_in_ascending_order(root: Path, reference: dict
     rows = json.loads(reference["bbox_results.json"])
     by_class = [[row["image_id"] for row in rows if row["category_id"] == c] for c in (10, 20, 30)]
     assert all(ids == sorted(ids) for ids in by_class)
-    assert sum(map(len, by_class)) == len(rows) == sum(len(cell) for images in boxes["all_boxes"][1:] for cell in images)
+    assert (
+        sum(map(len, by_class)) == len(rows) == sum(len(cell) for images in boxes["all_boxes"][1:] for cell in images)
+    )
     assert json.loads(reference["failed.json"]) == {"format_version": 1, "failed": []}
 
 
@@ -129,7 +131,7 @@ def test_a_second_run_in_the_same_folder_is_refused(root: Path, tmp_path: Path) 
         stream.write("4711\n")
         stream.flush()
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match="another run .process 4711. is writing here"):
+        with pytest.raises(UsageError, match=r"another run \(process 4711\) is writing here"):
             run_dataset(make_request(root, tmp_path), progress=False)
 
 
@@ -182,9 +184,7 @@ def test_a_worker_that_dies_at_start_is_tried_three_times(root: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_worker_changes_no_byte(
-    root: Path, tmp_path: Path, reference: dict[str, bytes], workers: int
-) -> None:
+def test_a_killed_worker_changes_no_byte(root: Path, tmp_path: Path, reference: dict[str, bytes], workers: int) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes((root / "model.onnx").read_bytes())
     request = make_request(root, tmp_path / "out", workers=workers, model=model, batch_size=2)
@@ -285,20 +285,22 @@ from pathlib import Path
 from run_support import make_request
 from roiline.infer.run import run_dataset
 logging.basicConfig(level=logging.INFO)
-request = make_request(Path(sys.argv[1]), Path(sys.argv[2]), workers=2, predictor="run_support:open_slow")
+request = make_request(Path(sys.argv[1]), Path(sys.argv[2]), workers=2, predictor="run_support:" + sys.argv[3])
 sys.exit(run_dataset(request, progress=False).exit_code)
 """
 
 
 @contextlib.contextmanager
-def started_job(root: Path, out: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A run of its own in a process group of its own, once its first shard is on the disk."""
-    command = [sys.executable, "-c", JOB, str(root), str(out)]
+def started_job(
+    root: Path, out: Path, *, predictor: str = "open_slow", sign: str = "shards/*.shard", signs: int = 1
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A run of its own in a process group of its own, once the first files `sign` are in `out` (a shard)."""
+    command = [sys.executable, "-c", JOB, str(root), str(out), predictor]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     job = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE)
     try:
         limit = time.monotonic() + 60
-        while not list((out / "shards").glob("*.shard")):
+        while len(list(out.glob(sign))) < signs:
             assert job.poll() is None, job.stderr.read().decode() if job.stderr else ""
             assert time.monotonic() < limit
             time.sleep(0.01)
@@ -315,7 +317,9 @@ def children_of(pid: int) -> list[int]:
 
 def wait_until_gone(pids: list[int]) -> None:
     limit = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2] for pid in pids):
+    while any(
+        Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2] for pid in pids
+    ):
         assert time.monotonic() < limit, f"still there: {pids}"
         time.sleep(0.02)
 
@@ -369,3 +373,14 @@ def test_two_signals_leave_at_once(root: Path, tmp_path: Path, reference: dict[s
     finish(root, tmp_path, reference)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_job_that_ends_while_models_open_leaves_no_workers(tmp_path: Path, number: signal.Signals) -> None:
+    write_model(tmp_path / "model.onnx")
+    write_pictures(tmp_path / "pictures", 2)
+    with started_job(tmp_path, tmp_path, predictor="open_takes_long", sign="opening-*", signs=2) as job:
+        workers = children_of(job.pid)
+        assert len(workers) == 2
+        os.kill(job.pid, number)
+        job.communicate(timeout=60)
+        assert job.returncode == (-9 if number == signal.SIGKILL else 130)
+        wait_until_gone(workers)

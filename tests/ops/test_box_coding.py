@@ -78,7 +78,9 @@ def _clip(_inputs, attributes):
 @pytest.mark.golden
 @pytest.mark.parametrize("case", golden_cases("detectron_py", "clip_tiled_boxes"))
 def test_clipping_in_a_graph_matches_detectron(case):
-    operator = Operator("Clip", ("boxes", "sizes"), {"clipped": ("float32", 3)}, {"size_offset": 1.0}, _reference, _clip)
+    operator = Operator(
+        "Clip", ("boxes", "sizes"), {"clipped": ("float32", 3)}, {"size_offset": 1.0}, _reference, _clip
+    )
     boxes = case.inputs[0].reshape(len(case.inputs[0]), -1, 4)
     sizes = np.array([[case.args["im_shape"][:2]]], np.float32)
     (clipped,) = FORMS["function"](operator, (boxes, sizes))

@@ -60,5 +60,5 @@ def test_nothing_kept_gives_nothing():
 
 
 def test_an_unknown_method_is_refused():
-    with pytest.raises(ConfigError, match="not 'MEDIAN'; set TEST.BBOX_VOTE.SCORING_METHOD"):
+    with pytest.raises(ConfigError, match="not 'MEDIAN'; set TEST"):
         BoxVoting(0.8, "MEDIAN")

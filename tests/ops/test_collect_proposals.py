@@ -80,7 +80,5 @@ def test_padding_of_a_level_is_never_collected(form, top_n):
 @pytest.mark.parametrize("form", FORMS)
 def test_equal_scores_come_finer_level_first(form):
     levels = [np.full((1, 2, 4), level, np.float32) for level in (2, 3)]
-    boxes, _, _ = FORMS[form](
-        COLLECT_PROPOSALS, (*levels, *(np.full((1, 2), 0.5, np.float32),) * 2), post_nms_top_n=3
-    )
+    boxes, _, _ = FORMS[form](COLLECT_PROPOSALS, (*levels, *(np.full((1, 2), 0.5, np.float32),) * 2), post_nms_top_n=3)
     assert boxes[0, :, 0].tolist() == [2, 2, 3]

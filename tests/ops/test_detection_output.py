@@ -104,8 +104,6 @@ def test_soft_nms_comes_in_the_order_of_choice_and_voting_refines():
 
 def test_no_rois_and_no_detections():
     for rows in (0, 3):
-        boxes, scores, classes = box_results(
-            np.zeros((rows, 3), np.float32), np.zeros((rows, 12), np.float32), **RULES
-        )
+        boxes, scores, classes = box_results(np.zeros((rows, 3), np.float32), np.zeros((rows, 12), np.float32), **RULES)
         assert boxes.shape == (0, 4)
         assert scores.shape == classes.shape == (0,)

@@ -132,17 +132,13 @@ def test_forms_agree_to_the_last_float_at_every_boundary():
 
 def test_boxes_without_area_belong_to_the_finest_level():
     boxes = np.array([[5, 5, 3, 3], [5, 5, 5, 5]], np.float32)
-    levels = assign_levels(
-        boxes, min_level=2, max_level=5, canonical_level=4, canonical_scale=224.0, size_offset=0.0
-    )
+    levels = assign_levels(boxes, min_level=2, max_level=5, canonical_level=4, canonical_scale=224.0, size_offset=0.0)
     assert levels.tolist() == [2, 2]
 
 
 def test_a_constant_map_pools_to_its_constant():
     feature = np.full((2, 3, 8, 9), 7.0, np.float32)
     rois = np.array([[1, 2, 2, 6, 6], [0, 1, 1, 7, 5]], np.float32)
-    pooled = align_rois(
-        feature, rois, spatial_scale=1.0, pooled_size=(2, 3), sampling_ratio=0, half_pixel=False
-    )
+    pooled = align_rois(feature, rois, spatial_scale=1.0, pooled_size=(2, 3), sampling_ratio=0, half_pixel=False)
     assert pooled.shape == (2, 3, 2, 3)
     np.testing.assert_allclose(pooled, 7.0, rtol=1e-6)

@@ -56,5 +56,5 @@ def test_input_is_left_alone():
 
 
 def test_an_unknown_method_is_refused():
-    with pytest.raises(ConfigError, match="linear, gaussian, hard, not 'cubic'; set TEST.SOFT_NMS.METHOD"):
+    with pytest.raises(ConfigError, match="linear, gaussian, hard, not 'cubic'; set TEST"):
         SoftNms("cubic")

@@ -1,0 +1,96 @@
+"""RetinaNetOutput in standard ONNX operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from roiline.ops.nodes import LAST, FunctionWriter
+from roiline.ops.suppression import (
+    LOWEST,
+    write_far_corners,
+    write_longest,
+    write_nms,
+    write_rows_of,
+    write_slots,
+)
+
+
+def write_retinanet_output(_inputs: int, attributes: Mapping[str, Any]) -> onnx.FunctionProto:
+    """Returns the function body for the given attributes."""
+    w = FunctionWriter()
+    columns, max_dets = attributes["num_classes"] - 1, attributes["max_dets"]
+    images, rows = w.dims("candidate_boxes", 0, 1)
+    groups = w.op("Mul", images, w.ints(columns))
+    group, index = write_nms(
+        w,
+        w.reshape(_boxes_by_class(w, columns, attributes["size_offset"]), groups, rows, 4),
+        w.reshape(_scores_by_class(w, columns, attributes), groups, rows),
+        threshold=attributes["nms_thresh"],
+        inclusive=bool(attributes["nms_inclusive"]),
+        limit=w.ints(max_dets if max_dets > 0 else LAST),
+        score_floor=LOWEST,
+    )
+    image = w.op("Div", group, w.integer(columns))
+    kept = w.concat(w.unsqueeze(image, 1), w.unsqueeze(index, 1), axis=1)
+    slots, counts = write_slots(w, image, images)
+    longest = write_longest(w, counts)
+    padded = (
+        w.op("ScatterND", w.full(0.0, images, longest, w.ints(4)), slots, write_rows_of(w, "candidate_boxes", kept)),
+        w.op("ScatterND", w.full(-np.inf, images, longest), slots, write_rows_of(w, "candidate_scores", kept)),
+        w.op(
+            "ScatterND",
+            w.cast(w.full(0.0, images, longest), np.int64),
+            slots,
+            write_rows_of(w, "candidate_classes", kept),
+        ),
+    )
+    _limit(w, padded, counts, longest, max_dets)
+    names = tuple(f"candidate_{name}" for name in ("boxes", "scores", "classes", "levels"))
+    return w.finish("RetinaNetOutput", names, ("boxes", "scores", "classes", "count"))
+
+
+def _boxes_by_class(w: FunctionWriter, columns: int, plus_one: float) -> str:
+    """Returns the boxes, once a class (N, columns, M, 4), as `write_nms` takes them.
+
+    Division by a small scale can turn a box of less than a network pixel inside out (x2 + 1 < x1). Such a box overlaps nothing in the
+    original; without its area it overlaps nothing here.
+    """
+    far_corners = write_far_corners(w, "candidate_boxes", plus_one)
+    low = w.columns(far_corners, 0, 2)
+    ordered = w.concat(low, w.op("Max", low, w.columns(far_corners, 2, 4)), axis=2)
+    return w.op("Expand", w.unsqueeze(ordered, 1), w.ints(1, columns, 1, 1))
+
+
+def _scores_by_class(w: FunctionWriter, columns: int, attributes: Mapping[str, Any]) -> str:
+    """Returns scores (N, columns, M), -inf where a candidate is of another class or not above its level's threshold."""
+    largest = w.op("ReduceMax", w.concat(w.reshape("candidate_levels", -1), w.ints(0)), w.ints(0), keepdims=0)
+    threshold = w.op(
+        "Where",
+        w.op("Equal", "candidate_levels", largest),
+        w.scalar(attributes["coarsest_score_thresh"]),
+        w.scalar(attributes["score_thresh"]),
+    )
+    labels = w.constant(np.arange(1, columns + 1).reshape(1, columns, 1))
+    of_class = w.op("Equal", w.unsqueeze("candidate_classes", 1), labels)
+    counts = w.op("And", of_class, w.unsqueeze(w.op("Greater", "candidate_scores", threshold), 1))
+    return w.op("Where", counts, w.unsqueeze("candidate_scores", 1), w.scalar(-np.inf))
+
+
+def _limit(w: FunctionWriter, padded: tuple[str, str, str], counts: str, longest: str, max_dets: int) -> None:
+    """Keeps the `max_dets` best of each picture in their order, and names the outputs."""
+    names = ("boxes", "scores", "classes")
+    if max_dets <= 0:
+        for tensor, name in zip(padded, names, strict=True):
+            w.rename(tensor, name)
+        w.rename(counts, "count")
+        return
+    wanted = w.op("Min", longest, w.ints(max_dets))
+    _, best = w.multi("TopK", padded[1], wanted, names=(None, None), axis=1, largest=1, sorted=1)
+    in_order, _ = w.multi("TopK", best, wanted, names=(None, None), axis=1, largest=0, sorted=1)
+    for tensor, name in zip(padded, names, strict=True):
+        w.op("GatherND", tensor, w.unsqueeze(in_order, 2), batch_dims=1, name=name)
+    w.op("Min", counts, w.ints(max_dets), name="count")
