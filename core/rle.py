@@ -51,11 +51,10 @@ def encode_crop(crop: Bool | UInt8, top: int, left: int, height: int, width: int
 def _find_runs(crop: Bool, top: int, left: int, height: int) -> tuple[Int64, Int64]:
     """Returns where each run of ones starts and where it has ended, as positions in the column-major mask."""
     rows, columns = crop.shape
-    framed = np.zeros((columns, rows + 2), np.bool_)
-    framed[:, 1:-1] = crop.T
-    changes = np.flatnonzero(framed[:, 1:] != framed[:, :-1])
-    column, row = np.divmod(changes, rows + 1)
-    positions = (left + column) * height + top + row
+    framed = np.zeros((rows + 2, columns), np.bool_)
+    framed[1:-1] = crop
+    row, column = np.divmod(np.flatnonzero(framed[1:] != framed[:-1]), max(columns, 1))
+    positions = np.sort((left + column) * height + top + row)
     starts, ends = positions[0::2], positions[1::2]
     joined = np.flatnonzero(ends[:-1] == starts[1:])
     return np.delete(starts, joined + 1), np.delete(ends, joined)

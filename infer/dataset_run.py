@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from roiline.core.errors import DataError, UsageError
-from roiline.core.files import remove_temporaries
+from roiline.core.files import remove_temporaries, sha256_of_file
 from roiline.core.spec import ImageRules, ModelSpec
-from roiline.core.structures import RoidbEntry
+from roiline.core.structures import Float32, RoidbEntry
 from roiline.infer.datasets import load_dataset, with_sizes
 from roiline.infer.manifest import (
     FAILED_FILE,
@@ -32,8 +32,9 @@ from roiline.infer.messages import ImageWork, ShardWork
 from roiline.infer.outputs import result_path
 from roiline.infer.plan import Shape, Shard, plan_shards
 from roiline.infer.preparation import network_size
-from roiline.infer.request import FORMATS, RunRequest, spec_with_overrides
+from roiline.infer.request import FORMATS, DataSource, RunRequest, spec_with_overrides
 from roiline.infer.roidb import Dataset
+from roiline.infer.run_proposals import check_companions, load_given_proposals
 from roiline.infer.shards import BAD_SUFFIX, SUFFIX, ShardFile, find_done_shards, shard_path
 
 
@@ -41,7 +42,7 @@ from roiline.infer.shards import BAD_SUFFIX, SUFFIX, ShardFile, find_done_shards
 class DatasetRun:
     """Is one dataset of a run: its folder, its dataset with sizes, its manifest, its plan, and the shards that are done.
 
-    `bad` are shard files that cannot be used, and why.
+    `bad` are shard files that cannot be used, and why. `proposals` are what each entry is given where the model makes none.
     `before` is the manifest that the folder had, None for a new run.
     """
 
@@ -54,6 +55,7 @@ class DatasetRun:
     shards: tuple[Shard, ...]
     done: dict[int, ShardFile]
     bad: dict[int, str]
+    proposals: Sequence[Float32 | None] | None = None
 
     @property
     def shards_left(self) -> list[Shard]:
@@ -71,7 +73,8 @@ class DatasetRun:
         for position in shard.positions:
             entry = self.entries[position]
             size = (entry.height, entry.width) if entry.height > 0 and entry.width > 0 else None
-            images.append(ImageWork(position, entry.image_id, entry.path, size))
+            given = None if self.proposals is None else self.proposals[position]
+            images.append(ImageWork(position, entry.image_id, entry.path, size, given))
         path = shard_path(self.out / SHARDS_FOLDER, shard.index)
         return ShardWork(key, shard.index, path, self.manifest.identity, tuple(images))
 
@@ -111,14 +114,40 @@ def load_datasets(request: RunRequest, spec: ModelSpec) -> list[tuple[Path, Data
     return [(request.out / dataset.name, dataset) for dataset in datasets]
 
 
+@dataclass(frozen=True, slots=True)
+class ModelDigests:
+    """Is the SHA-256 of every model file of a run."""
+
+    model: str
+    proposals_from: str | None
+    others: tuple[str, ...]
+
+
+def digest_models(request: RunRequest) -> ModelDigests:
+    """Reads the model files of a request and returns their digests."""
+    companions = request.companions
+    return ModelDigests(
+        sha256_of_file(request.model),
+        None if companions.proposals_from is None else sha256_of_file(companions.proposals_from),
+        tuple(sha256_of_file(other) for other in companions.others),
+    )
+
+
 def prepare_dataset_run(
-    request: RunRequest, spec: ModelSpec, out: Path, dataset: Dataset, *, source: str, engine: str, model_sha256: str
+    request: RunRequest,
+    spec: ModelSpec,
+    out: Path,
+    dataset: Dataset,
+    *,
+    data: DataSource,
+    engine: str,
+    digests: ModelDigests,
 ) -> DatasetRun:
     """Plans one dataset and looks at what is done; writes nothing.
 
     Raises:
         UsageError: `out` holds a run with other settings (and `request.fresh` is not set).
-        DataError: classes and categories do not fit, or run.json is damaged.
+        DataError: classes and categories do not fit, run.json is damaged, or the proposal file does not fit the dataset.
     """
     exif = resolve_exif(request, spec)
     rules = spec_with_overrides(spec, request.overrides).images
@@ -126,7 +155,7 @@ def prepare_dataset_run(
     shapes = tuple(_network_shape(entry, rules) for entry in entries)
     shards = plan_shards(shapes)
     settings = RunSettings(
-        model_sha256=model_sha256,
+        model_sha256=digests.model,
         engine=engine,
         precision=spec.precision,
         task=request.task,
@@ -136,13 +165,16 @@ def prepare_dataset_run(
         batch_mode=request.batch_mode,
         batch_size=request.batch_size if request.batch_mode == "padded" else None,
         overrides=request.overrides,
+        proposals=None if data.proposals is None else sha256_of_file(data.proposals),
+        proposals_from=digests.proposals_from,
+        others=digests.others,
     )
     classes, order = _result_classes(request, spec, dataset)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         identity=settings.identity,
         settings=settings,
-        dataset=DatasetRecord(dataset.name, dataset.kind, source, dataset.total, dataset.problems),
+        dataset=DatasetRecord(dataset.name, dataset.kind, data.source, dataset.total, dataset.problems),
         classes=classes,
         class_order=order,
         plus_one=spec.conventions.plus_one,
@@ -155,13 +187,19 @@ def prepare_dataset_run(
         environment=describe_environment(),
     )
     before, done, bad = _find_done(request, out, manifest, shards)
-    return DatasetRun(out, dataset, entries, shapes, manifest, before, shards, done, bad)
+    run = DatasetRun(out, dataset, entries, shapes, manifest, before, shards, done, bad)
+    rule = check_companions(request, spec)
+    if rule is not None and data.proposals is not None and run.shards_left:
+        run.proposals = load_given_proposals(data.proposals, entries, rule)
+    return run
 
 
 def request_fields(request: RunRequest) -> dict[str, str | int | bool | None]:
     """Returns what stands under `request` in run.json: how the run was started, beyond what its settings say."""
     return {
         "model": str(request.model),
+        "proposals_from": None if request.companions.proposals_from is None else str(request.companions.proposals_from),
+        "with": ", ".join(map(str, request.companions.others)),
         "engine": request.engine,
         "batch_size": request.batch_size,
         "formats": ", ".join(request.formats),

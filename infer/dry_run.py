@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from roiline.core.files import read_json_object, sha256_of_file
+from roiline.core.files import read_json_object
 from roiline.core.spec import ModelSpec
 from roiline.core.timing import FORMAT_VERSION
 from roiline.engines.registry import resolve_engine
-from roiline.infer.dataset_run import DatasetRun, load_datasets, prepare_dataset_run
+from roiline.infer.dataset_run import DatasetRun, digest_models, load_datasets, prepare_dataset_run
 from roiline.infer.manifest import TIMING_FILE
 from roiline.infer.outputs import result_path
 from roiline.infer.progress import format_duration
@@ -54,11 +54,11 @@ def plan_run(request: RunRequest) -> tuple[PlannedRun, ...]:
     """
     request = complete_request(request)
     spec = read_fitting_spec(request)
-    engine, digest = resolve_engine(request.engine), sha256_of_file(request.model)
+    engine, digests = resolve_engine(request.engine), digest_models(request)
     rate = _earlier_rate(request.out)
     planned = []
     for data, (out, dataset) in zip(request.data, load_datasets(request, spec), strict=True):
-        run = prepare_dataset_run(request, spec, out, dataset, source=data.source, engine=engine, model_sha256=digest)
+        run = prepare_dataset_run(request, spec, out, dataset, data=data, engine=engine, digests=digests)
         planned.append(_describe_run(run, request, spec, rate))
     return tuple(planned)
 

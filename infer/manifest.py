@@ -34,7 +34,7 @@ class RunSettings:
     """Is all that determines a run's answers.
 
     `id_range` is what is really run over, in positions by ascending image id. `batch_size` is None in batch mode `exact`, where it
-    changes nothing.
+    changes nothing. `proposals` is the SHA-256 of a file of given proposals, `proposals_from` and `others` those of companion models.
     """
 
     model_sha256: str
@@ -47,6 +47,9 @@ class RunSettings:
     batch_mode: BatchMode
     batch_size: int | None
     overrides: RunOverrides
+    proposals: str | None = None
+    proposals_from: str | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str:

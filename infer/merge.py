@@ -75,7 +75,7 @@ class MergedResults:
     @property
     def row_count(self) -> int:
         """Is the number of rows of all images together."""
-        return sum(image.rows for shard in self._shards for image in shard.header.images)
+        return sum(sum(shard.header.rows) for shard in self._shards)
 
 
 class DetectionTable:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from roiline.core.spec import Task
-from roiline.core.structures import ImageId
+from roiline.core.structures import Float32, ImageId
 from roiline.core.timing import Samples
 from roiline.engines.protocol import Device
-from roiline.infer.request import BatchMode, RunOverrides
+from roiline.infer.request import NO_COMPANIONS, BatchMode, Companions, RunOverrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,21 @@ class Setup:
     batch_mode: BatchMode
     readers: int
     read_ahead: int
+    companions: Companions = NO_COMPANIONS
 
 
 @dataclass(frozen=True, slots=True)
 class ImageWork:
-    """Is one image to work on: its position in the run, its id, its file, and its (height, width) where the dataset knows it."""
+    """Is one image to work on: its position in the run, its id, its file, and its (height, width) where the dataset knows it.
+
+    `proposals` (R, 4) in original pixels are given where the model makes none.
+    """
 
     position: int
     image_id: ImageId
     path: Path
     size_hw: tuple[int, int] | None
+    proposals: Float32 | None = None
 
 
 @dataclass(frozen=True, slots=True)

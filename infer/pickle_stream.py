@@ -27,6 +27,7 @@ class PickleStream:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._memo: dict[str, int] = {}
+        self._frames: dict[str, tuple[bytes, bytes, bytes]] = {}
         stream.write(pickle.PROTO + b"\x02")
 
     def close(self) -> None:
@@ -63,79 +64,71 @@ class PickleStream:
 
     def write_text(self, text: str) -> None:
         """Writes a text."""
-        encoded = text.encode("utf-8")
-        self._write(pickle.BINUNICODE + struct.pack("<I", len(encoded)) + encoded)
+        self._write(_text_opcodes(text))
 
     def write_integer(self, value: int) -> None:
         """Writes an integer of any size."""
-        if 0 <= value < 1 << 8:
-            self._write(pickle.BININT1 + struct.pack("<B", value))
-        elif -(1 << 31) <= value < 1 << 31:
-            self._write(pickle.BININT + struct.pack("<i", value))
-        else:
-            encoded = pickle.encode_long(value)
-            self._write(pickle.LONG1 + struct.pack("<B", len(encoded)) + encoded)
+        self._write(_integer_opcodes(value))
 
     def write_id(self, value: int | str) -> None:
         """Writes an image id."""
-        if isinstance(value, str):
-            self.write_text(value)
-        else:
-            self.write_integer(value)
+        self._write(_text_opcodes(value) if isinstance(value, str) else _integer_opcodes(value))
 
     def write_array(self, values: NDArray[Any]) -> None:
         """Writes a NumPy array in C order."""
         ordered = np.ascontiguousarray(values)
-        self._write_global("numpy.core.multiarray", "_reconstruct")
-        self._write_global("numpy", "ndarray")
-        self._write(pickle.BININT1 + b"\x00" + pickle.TUPLE1)
-        self._write_bytes(b"b")
-        self._write(pickle.TUPLE3 + pickle.REDUCE + pickle.MARK + pickle.BININT1 + b"\x01" + pickle.MARK)
-        for size in ordered.shape:
-            self.write_integer(size)
-        self._write(pickle.TUPLE)
-        self._write_dtype(ordered.dtype)
-        self._write(pickle.NEWFALSE)
-        self._write_bytes(ordered.tobytes())
-        self._write(pickle.TUPLE + pickle.BUILD)
+        start, middle, end = self._frames.get(ordered.dtype.str) or self._make_frame(ordered.dtype)
+        shape = b"".join(map(_integer_opcodes, ordered.shape))
+        self._write(start + shape + middle + _text_opcodes(ordered.tobytes().decode("latin1")) + end)
 
-    def _write_dtype(self, dtype: np.dtype[Any]) -> None:
-        key = f"dtype {dtype.str}"
-        if self._write_known(key):
-            return
-        self._write_global("numpy", "dtype")
-        self.write_text(dtype.str[1:])
-        self._write(pickle.BININT1 + b"\x00" + pickle.BININT1 + b"\x01" + pickle.TUPLE3 + pickle.REDUCE)
-        self._write(pickle.MARK + pickle.BININT1 + b"\x03")
-        self.write_text(dtype.str[0])
-        self._write(pickle.NONE * 3)
-        self.write_integer(-1)
-        self.write_integer(-1)
-        self._write(pickle.BININT1 + b"\x00" + pickle.TUPLE + pickle.BUILD)
-        self._remember(key)
+    def _make_frame(self, dtype: np.dtype[Any]) -> tuple[bytes, bytes, bytes]:
+        """Returns what comes before an array's shape, between shape and content, and after; kept once it only refers to what is known."""
+        known = len(self._memo)
+        zero, one = _integer_opcodes(0), _integer_opcodes(1)
+        start = self._global("numpy.core.multiarray", "_reconstruct") + self._global("numpy", "ndarray")
+        start += zero + pickle.TUPLE1 + self._global("_codecs", "encode") + _text_opcodes("b") + _LATIN1
+        start += pickle.TUPLE3 + pickle.REDUCE + pickle.MARK + one + pickle.MARK
+        middle = pickle.TUPLE + self._dtype(dtype) + pickle.NEWFALSE + self._global("_codecs", "encode")
+        end = _LATIN1 + pickle.TUPLE + pickle.BUILD
+        if len(self._memo) == known:
+            self._frames[dtype.str] = (start, middle, end)
+        return start, middle, end
 
-    def _write_bytes(self, content: bytes) -> None:
-        self._write_global("_codecs", "encode")
-        self.write_text(content.decode("latin1"))
-        self.write_text("latin1")
-        self._write(pickle.TUPLE2 + pickle.REDUCE)
+    def _dtype(self, dtype: np.dtype[Any]) -> bytes:
+        zero, one, minus = _integer_opcodes(0), _integer_opcodes(1), _integer_opcodes(-1)
+        made = (
+            self._global("numpy", "dtype") + _text_opcodes(dtype.str[1:]) + zero + one + pickle.TUPLE3 + pickle.REDUCE
+        )
+        state = pickle.MARK + _integer_opcodes(3) + _text_opcodes(dtype.str[0]) + pickle.NONE * 3 + minus + minus + zero
+        return self._remembered(f"dtype {dtype.str}", made + state + pickle.TUPLE + pickle.BUILD)
 
-    def _write_global(self, module: str, name: str) -> None:
-        key = f"global {module} {name}"
-        if not self._write_known(key):
-            self._write(pickle.GLOBAL + f"{module}\n{name}\n".encode())
-            self._remember(key)
+    def _global(self, module: str, name: str) -> bytes:
+        return self._remembered(f"global {module} {name}", pickle.GLOBAL + f"{module}\n{name}\n".encode())
 
-    def _write_known(self, key: str) -> bool:
-        """Writes a reference to what was remembered under `key`; False if nothing was."""
+    def _remembered(self, key: str, opcodes: bytes) -> bytes:
+        """Returns `opcodes` the first time, and after that a reference to what they made."""
         number = self._memo.get(key)
         if number is not None:
-            self._write(pickle.BINGET + struct.pack("<B", number))
-        return number is not None
-
-    def _remember(self, key: str) -> None:
+            return pickle.BINGET + struct.pack("<B", number)
         self._memo[key] = len(self._memo)
-        self._write(pickle.BINPUT + struct.pack("<B", self._memo[key]))
+        return opcodes + pickle.BINPUT + struct.pack("<B", self._memo[key])
 
     def _write(self, opcodes: bytes) -> None:
         self._stream.write(opcodes)
+
+
+def _text_opcodes(text: str) -> bytes:
+    encoded = text.encode("utf-8")
+    return pickle.BINUNICODE + struct.pack("<I", len(encoded)) + encoded
+
+
+_LATIN1 = _text_opcodes("latin1") + pickle.TUPLE2 + pickle.REDUCE  # closes a call of `_codecs.encode`
+
+
+def _integer_opcodes(value: int) -> bytes:
+    if 0 <= value < 1 << 8:
+        return pickle.BININT1 + struct.pack("<B", value)
+    if -(1 << 31) <= value < 1 << 31:
+        return pickle.BININT + struct.pack("<i", value)
+    encoded = pickle.encode_long(value)
+    return pickle.LONG1 + struct.pack("<B", len(encoded)) + encoded

@@ -349,9 +349,9 @@ def _thread_environment(device: Device) -> dict[str, str]:
 
 
 def _describe_exit(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL (by hand, or by the system for want of memory)"
     if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
+        known = {number.value: number.name for number in signal.Signals}
+        return f"killed by {known.get(-code, f'signal {-code}')}"
     return f"its process ended with exit code {code}"

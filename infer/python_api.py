@@ -11,13 +11,22 @@ import numpy as np
 
 from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Task
-from roiline.core.structures import Detections, ImageId, Proposals, UInt8
+from roiline.core.structures import Detections, Float32, ImageId, Proposals, UInt8
 from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device
 from roiline.infer.devices import choose_slots
-from roiline.infer.model import Predictor, open_predictor
-from roiline.infer.preparation import prepare_picture, stack_batch
-from roiline.infer.request import BatchMode, DataSource, ExifPolicy, RunOverrides, RunRequest, RunSummary
+from roiline.infer.feeds import batch_from_picture
+from roiline.infer.model import open_predictor
+from roiline.infer.predictor import Predictor
+from roiline.infer.request import (
+    BatchMode,
+    Companions,
+    DataSource,
+    ExifPolicy,
+    RunOverrides,
+    RunRequest,
+    RunSummary,
+)
 from roiline.infer.run import run_dataset
 
 
@@ -31,18 +40,22 @@ class OpenedModel:
         self._predictor(self.spec.tasks[-1])
 
     @overload
-    def detect(self, images: UInt8) -> Detections: ...
+    def detect(self, images: UInt8, proposals: Float32 | None = None) -> Detections: ...
 
     @overload
-    def detect(self, images: Sequence[UInt8]) -> list[Detections]: ...
+    def detect(self, images: Sequence[UInt8], proposals: Sequence[Float32] | None = None) -> list[Detections]: ...
 
-    def detect(self, images: UInt8 | Sequence[UInt8]) -> Detections | list[Detections]:
+    def detect(
+        self, images: UInt8 | Sequence[UInt8], proposals: Float32 | Sequence[Float32] | None = None
+    ) -> Detections | list[Detections]:
         """Returns the detections of a BGR picture (H, W, 3) uint8, or of each picture of a list.
 
+        `proposals` (R, 4) float32 boxes in original pixels, or such an array for each picture, are for a model that makes none itself.
+
         Raises:
-            UsageError: the model makes no detections, or a picture is of another form.
+            UsageError: the model makes no detections, a picture is of another form, or proposals are missing or not wanted.
         """
-        answer: Detections | list[Detections] = self._answer("detections", images)
+        answer: Detections | list[Detections] = self._answer("detections", images, proposals)
         return answer
 
     @overload
@@ -57,7 +70,7 @@ class OpenedModel:
         Raises:
             UsageError: the model makes no proposals, or a picture is of another form.
         """
-        answer: Proposals | list[Proposals] = self._answer("proposals", images)
+        answer: Proposals | list[Proposals] = self._answer("proposals", images, None)
         return answer
 
     def close(self) -> None:
@@ -73,22 +86,43 @@ class OpenedModel:
     ) -> None:
         self.close()
 
-    def _answer(self, task: Task, images: UInt8 | Sequence[UInt8]) -> Any:
+    def _answer(
+        self, task: Task, images: UInt8 | Sequence[UInt8], proposals: Float32 | Sequence[Float32] | None
+    ) -> Any:
         if isinstance(images, np.ndarray):
-            return self._answer_one(task, images, 0)
-        return [self._answer_one(task, image, index) for index, image in enumerate(images)]
+            given = None if proposals is None else np.asarray(proposals)
+            return self._answer_one(task, images, 0, given)
+        every = [None] * len(images) if proposals is None else list(proposals)
+        if len(every) != len(images):
+            raise UsageError(f"expected proposals for each of {len(images)} pictures, got them for {len(every)}")
+        return [self._answer_one(task, image, index, every[index]) for index, image in enumerate(images)]
 
-    def _answer_one(self, task: Task, image: UInt8, image_id: ImageId) -> Proposals | Detections:
+    def _answer_one(
+        self, task: Task, image: UInt8, image_id: ImageId, proposals: Float32 | None
+    ) -> Proposals | Detections:
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             got = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
             raise UsageError(f"a picture is a BGR array (H, W, 3) of uint8, as cv2.imread gives it; got {got}")
-        batch = stack_batch([prepare_picture(image, self.spec.images)], [image_id])
-        return self._predictor(task).run(batch)[0]
+        if (proposals is not None) != (self.spec.given_proposals is not None):
+            raise UsageError(
+                "this model makes its own proposals; it takes none from outside"
+                if proposals is not None
+                else "this model makes no proposals of its own: give them as `proposals`"
+            )
+        given = [] if proposals is None else [_check_proposals(proposals)]
+        return self._predictor(task).run(batch_from_picture(image, self.spec.images, image_id, given))[0]
 
     def _predictor(self, task: Task) -> Predictor:
         if task not in self._predictors:
             self._predictors[task] = open_predictor(self._path, task, self._device, engine=self._engine)
         return self._predictors[task]
+
+
+def _check_proposals(proposals: Float32) -> Float32:
+    if not isinstance(proposals, np.ndarray) or proposals.ndim != 2 or proposals.shape[1] != 4:
+        got = f"{proposals.dtype} {proposals.shape}" if isinstance(proposals, np.ndarray) else type(proposals).__name__
+        raise UsageError(f"proposals of a picture are an array (R, 4) of float32 boxes in its pixels; got {got}")
+    return proposals.astype(np.float32, copy=False)
 
 
 def open_model(path: str | Path, *, device: str = "cpu", engine: str = "auto") -> OpenedModel:
@@ -125,9 +159,15 @@ def run(
     limit: int | None = None,
     class_names: Sequence[str] | None = None,
     fresh: bool = False,
+    proposals: Sequence[str | Path] = (),
+    proposals_from: str | Path | None = None,
+    others: Sequence[str | Path] = (),
     progress: bool = False,
 ) -> RunSummary:
     """Runs a model over datasets, one process a device, as `roiline proposals` and `roiline detect` do.
+
+    `proposals` are proposal files, paired with the datasets by order, and `proposals_from` is a model that makes them, for models that make
+    none themselves; `others` are models whose answers are combined with those of the first.
 
     Workers are spawned: a script that calls this guards its main part with `if __name__ == "__main__"`.
 
@@ -154,6 +194,9 @@ def run(
             limit=limit,
             class_names=None if class_names is None else tuple(class_names),
             fresh=fresh,
+            proposals=proposals,
+            proposals_from=proposals_from,
+            others=others,
         ),
         progress=progress,
     )
@@ -166,6 +209,9 @@ def request_from_options(
     *,
     images: Sequence[str | Path] = (),
     splits: Sequence[str] = (),
+    proposals: Sequence[str | Path] = (),
+    proposals_from: str | Path | None = None,
+    others: Sequence[str | Path] = (),
     gpus: str | None = None,
     cpu_workers: int | None = None,
     **fields: Any,
@@ -173,31 +219,36 @@ def request_from_options(
     """Returns the request that options as people give them describe.
 
     Raises:
-        UsageError: more picture folders or splits than datasets, or devices that cannot be meant.
+        UsageError: more picture folders, splits or proposal files than datasets, or devices that cannot be meant.
         EngineError: GPUs are asked and there is no driver.
     """
     return RunRequest(
         model=Path(model),
-        data=pair_sources([data] if isinstance(data, (str, Path)) else data, images, splits),
+        data=pair_sources([data] if isinstance(data, (str, Path)) else data, images, splits, proposals),
         out=Path(out),
         slots=choose_slots(gpus, cpu_workers),
+        companions=Companions(
+            None if proposals_from is None else Path(proposals_from), tuple(Path(other) for other in others)
+        ),
         **fields,
     )
 
 
 def pair_sources(
-    data: Sequence[str | Path], images: Sequence[str | Path], splits: Sequence[str]
+    data: Sequence[str | Path],
+    images: Sequence[str | Path],
+    splits: Sequence[str],
+    proposals: Sequence[str | Path] = (),
 ) -> tuple[DataSource, ...]:
-    """Returns the datasets with the picture folders and splits that belong to them, paired by order.
+    """Returns the datasets with the picture folders, splits and proposal files that belong to them, paired by order.
 
     Raises:
-        UsageError: more picture folders or splits than datasets.
+        UsageError: more picture folders, splits or proposal files than datasets.
     """
-    for option, values in (("--images", images), ("--split", splits)):
+    for option, values in (("--images", images), ("--split", splits), ("--proposals", proposals)):
         if len(values) > len(data):
             raise UsageError(f"{option} is given {len(values)} times for {len(data)} datasets")
     folders = [Path(folder) for folder in images] + [None] * (len(data) - len(images))
     names = [*splits, *[None] * (len(data) - len(splits))]
-    return tuple(
-        DataSource(str(source), folder, split) for source, folder, split in zip(data, folders, names, strict=True)
-    )
+    files = [*map(Path, proposals), *[None] * (len(data) - len(proposals))]
+    return tuple(DataSource(str(source), *fields) for source, *fields in zip(data, folders, names, files, strict=True))

@@ -29,6 +29,17 @@ class RunOverrides:
     max_size: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """Is the model files that work together with a run's model: one that makes its proposals, and others whose answers are combined."""
+
+    proposals_from: Path | None = None
+    others: tuple[Path, ...] = ()
+
+
+NO_COMPANIONS = Companions()
+
+
 def spec_with_overrides(spec: ModelSpec, overrides: RunOverrides) -> ModelSpec:
     """Returns the specification that governs a run: the model's own with what the run overrides; applying it again changes nothing."""
     images = replace(
@@ -54,6 +65,7 @@ class DataSource:
     source: str
     images: Path | None = None
     split: str | None = None
+    proposals: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +100,7 @@ class RunRequest:
     limit: int | None = None
     class_names: tuple[str, ...] | None = None
     fresh: bool = False
+    companions: Companions = NO_COMPANIONS
     predictor: str = MODEL_PREDICTOR
 
 

@@ -6,21 +6,32 @@ what lies in `shards/`; everything else in an OUT folder is made from that.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 from roiline.core.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_SOME_FAILED, ModelError, UsageError, WorkerError
-from roiline.core.files import FolderLock, remove_temporaries, sha256_of_file, write_json
+from roiline.core.files import FolderLock, remove_temporaries, write_json
 from roiline.core.spec import ModelSpec
 from roiline.engines.model_file import read_spec
 from roiline.engines.registry import resolve_engine
-from roiline.infer.dataset_run import DatasetRun, clear_outputs, load_datasets, prepare_dataset_run, resolve_exif
+from roiline.infer.dataset_run import (
+    DatasetRun,
+    clear_outputs,
+    digest_models,
+    load_datasets,
+    prepare_dataset_run,
+    resolve_exif,
+)
 from roiline.infer.manifest import RUN_FILE, SHARDS_FOLDER, TIMING_FILE, read_manifest, write_manifest
 from roiline.infer.merge import FailedImage, MergedResults
 from roiline.infer.messages import Finished, Setup
@@ -29,6 +40,7 @@ from roiline.infer.plan import Shard, shard_size
 from roiline.infer.pool import Pool
 from roiline.infer.progress import DatasetProgress, RunProgress
 from roiline.infer.request import RunRequest, RunSummary
+from roiline.infer.run_proposals import check_companions
 from roiline.infer.shards import ShardFile, set_aside_shard, shard_path
 
 LOG = logging.getLogger("roiline.run")
@@ -51,6 +63,7 @@ def run_dataset(request: RunRequest, *, progress: bool = True) -> RunSummary:
     spec = read_fitting_spec(request)
     _make_folder(request.out)
     with ExitStack() as stack:
+        stack.enter_context(_terminated_as_interrupted())
         stack.enter_context(FolderLock(request.out))
         pool = stack.enter_context(Pool(request.slots, worker_setup(request, spec)))
         run = _Run(request, spec, pool, shown=progress)
@@ -81,10 +94,12 @@ def read_fitting_spec(request: RunRequest) -> ModelSpec:
 
     Raises:
         ModelError: the model cannot be read, or cannot do the task.
+        UsageError: the proposals or models that it is to work with do not fit it.
     """
     spec = read_spec(request.model)
     if request.task not in spec.tasks:
         raise ModelError(f"{request.model}: makes {', '.join(spec.tasks)}, not {request.task}")
+    check_companions(request, spec)
     return spec
 
 
@@ -105,6 +120,7 @@ def worker_setup(request: RunRequest, spec: ModelSpec) -> Setup:
         batch_mode=request.batch_mode,
         readers=readers,
         read_ahead=2 * request.batch_size + readers,
+        companions=request.companions,
     )
 
 
@@ -113,6 +129,23 @@ def _make_folder(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{out}: cannot be made a folder ({error.strerror})") from error
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Makes SIGTERM what SIGINT is, an interrupt that cleans up; only the main thread may, elsewhere it stays as it is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Run:
@@ -158,11 +191,9 @@ class _Run:
         """Loads and plans every dataset."""
         request = self._request
         engine = resolve_engine(request.engine)
-        digest = sha256_of_file(request.model)
+        digests = digest_models(request)
         runs = [
-            prepare_dataset_run(
-                request, self._spec, out, dataset, source=data.source, engine=engine, model_sha256=digest
-            )
+            prepare_dataset_run(request, self._spec, out, dataset, data=data, engine=engine, digests=digests)
             for data, (out, dataset) in zip(request.data, load_datasets(request, self._spec), strict=True)
         ]
         for run in runs:
@@ -173,6 +204,8 @@ class _Run:
     def _start_manifests(self, runs: Sequence[DatasetRun]) -> None:
         """Writes run.json of the runs that have something to do, before anything else is written beside it."""
         for run in runs:
+            if run.out.is_dir():
+                remove_temporaries(run.out)
             if self._request.fresh:
                 clear_outputs(run.out, run.manifest)
             for index, problem in run.bad.items():

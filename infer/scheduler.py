@@ -2,9 +2,11 @@
 
 A worker is started, says that it is ready, and is handed shards, up to `depth` at a time so that it can read ahead. When a worker dies,
 the shards it held go back to the head of the queue; those of which images were in flight are `careful` from then on: a worker runs such
-a shard alone, image after image, so that the image in flight at a second death is the culprit. An image that was in flight at two
-deaths is set aside. Deaths are bounded: a worker that dies `MAX_IDLE_DEATHS` times with nothing in flight, or `MAX_DEATHS` times without
-an image that succeeds in between, is given up; when none is left the run fails.
+a shard alone, batch after batch with nothing read ahead. An image is blamed for a death where it was certain to be the culprit: in
+flight alone, or in a careful shard; an image that was blamed twice is set aside, so that a worker killed by hand costs nobody's result.
+
+Deaths are bounded: a worker that dies `MAX_IDLE_DEATHS` times with nothing in flight, or `MAX_DEATHS` times without an image that
+succeeds in between, is given up; when none is left the run fails.
 
 Shards are numbers to it, images are numbers within their shard; workers are numbered from 0.
 """
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 MAX_IDLE_DEATHS = 3
-MAX_DEATHS = 6
+MAX_DEATHS = 8
 MAX_STRIKES = 2
 
 
@@ -215,9 +217,11 @@ class Scheduler:
         self._last_reason = reason
         instructions: list[Instruction] = []
         for place in in_flight:
+            if len(in_flight) > 1 and place[0] not in self._careful:
+                continue
             self._strikes[place] += 1
             if self._strikes[place] >= MAX_STRIKES and place not in self._aside:
-                self._aside[place] = f"set aside: its worker died {MAX_STRIKES} times while working on it ({reason})"
+                self._aside[place] = f"set aside: its worker died {MAX_STRIKES} times over it ({reason})"
                 instructions.append(SetAside(*place, self._aside[place]))
         self._careful |= {shard for shard, images in state.held.items() if images}
         self._release(worker)

@@ -4,9 +4,9 @@ A file is: 8 magic bytes, the length of the header (8 bytes, little endian), the
 little endian), and the SHA-256 of all that. Nothing in it is executable, and a file that was cut short, changed, or made by another run
 does not read.
 
-The header names the run's identity, the shard's index, the task, and per image its position, its id, how many rows it has, and why it
-failed (null where it did not). Arrays: `boxes` (rows, 4) float32, `scores` (rows,) float32, and for detections `classes` (rows,) int64;
-the rows of image i start where those of image i - 1 end.
+The header names the run's identity, the shard's index, the task, and by columns, image after image: its position, its id, how many rows
+it has, and why it failed (null where it did not). Arrays: `boxes` (rows, 4) float32, `scores` (rows,) float32, and for detections
+`classes` (rows,) int64; the rows of image i start where those of image i - 1 end.
 """
 
 from __future__ import annotations
@@ -48,13 +48,21 @@ class ShardImage:
 
 @dataclass(frozen=True, slots=True)
 class ShardHeader:
-    """Is what a shard says about itself."""
+    """Is what a shard says about itself; the columns are as long as it has images."""
 
     format_version: int
     identity: str
     index: int
     task: Task
-    images: tuple[ShardImage, ...]
+    positions: tuple[int, ...]
+    image_ids: tuple[ImageId, ...]
+    rows: tuple[int, ...]
+    failures: tuple[str | None, ...]
+
+    @property
+    def images(self) -> tuple[ShardImage, ...]:
+        """Are the images one by one."""
+        return tuple(map(ShardImage, self.positions, self.image_ids, self.rows, self.failures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +95,16 @@ def write_shard(
 ) -> None:
     """Writes one shard durably; `results` are (position, result) in the shard's order."""
     rows = [_rows_of(result) for _, result in results]
-    images = tuple(
-        ShardImage(position, result.image_id, len(row.scores), result.reason if isinstance(result, Failure) else None)
-        for (position, result), row in zip(results, rows, strict=True)
+    header = ShardHeader(
+        FORMAT_VERSION,
+        identity,
+        index,
+        task,
+        positions=tuple(position for position, _ in results),
+        image_ids=tuple(result.image_id for _, result in results),
+        rows=tuple(len(row.scores) for row in rows),
+        failures=tuple(result.reason if isinstance(result, Failure) else None for _, result in results),
     )
-    header = ShardHeader(FORMAT_VERSION, identity, index, task, images)
     text = json.dumps(plain_from_record(header), ensure_ascii=False).encode()
     chunks = [MAGIC, _LENGTH.pack(len(text)), text]
     chunks += [np.ascontiguousarray(row.boxes, "<f4").tobytes() for row in rows]
@@ -135,8 +148,7 @@ class ShardFile:
                 raise DataError(f"{path}: damaged: its header claims {length} bytes, the file has {size}")
             text = stream.read(length)
         self.header = _decode_header(text, path)
-        counts = [image.rows for image in self.header.images]
-        self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(self.header.rows, dtype=np.int64)]).astype(np.int64)
         self._data = len(start) + length
         names = ("boxes", "scores", "classes") if self.header.task == "detections" else ("boxes", "scores")
         self._offsets: dict[str, int] = {}
@@ -181,8 +193,9 @@ def _decode_header(text: bytes, path: Path) -> ShardHeader:
     header = record_from_plain(ShardHeader, plain, where=f"{path}: header")
     if header.format_version != FORMAT_VERSION:
         raise DataError(f"{path}: has format version {header.format_version}, this roiline reads {FORMAT_VERSION}")
-    if any(image.rows < 0 for image in header.images):
-        raise DataError(f"{path}: damaged: an image has a negative number of rows")
+    lengths = {len(column) for column in (header.positions, header.image_ids, header.rows, header.failures)}
+    if len(lengths) != 1 or any(rows < 0 for rows in header.rows):
+        raise DataError(f"{path}: damaged: the columns of its header do not fit together")
     return header
 
 
@@ -197,7 +210,7 @@ def open_shard(folder: Path, index: int, *, identity: str, positions: Sequence[i
     header = shard.header
     if header.identity != identity:
         raise DataError(f"{shard.path}: belongs to another run ({header.identity[:12]}, expected {identity[:12]})")
-    if header.index != index or [image.position for image in header.images] != list(positions):
+    if header.index != index or list(header.positions) != list(positions):
         raise DataError(f"{shard.path}: holds other images than the plan wants")
     return shard
 

@@ -63,7 +63,7 @@ def _folder_status(out: Path, manifest: Manifest) -> RunStatus:
         if header.identity != manifest.identity:
             continue
         done += size
-        failed += sum(image.failure is not None for image in header.images)
+        failed += sum(failure is not None for failure in header.failures)
         if written >= manifest.started_at:
             recent += size
             latest = max(latest, written)

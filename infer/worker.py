@@ -18,17 +18,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
 
 import numpy as np
 
 from roiline.core.errors import DataError, InputError, RoilineError, UsageError
-from roiline.core.spec import ModelSpec
-from roiline.core.structures import ImageBatch, Result
+from roiline.core.structures import ImageBatch, Result, UInt8
 from roiline.core.timing import Samples, StageClock
 from roiline.infer.messages import (
     Done,
@@ -45,6 +43,7 @@ from roiline.infer.messages import (
     Stop,
 )
 from roiline.infer.pictures import decode_picture, read_bytes
+from roiline.infer.predictor import Predictor
 from roiline.infer.preparation import PreparedPicture, prepare_picture, stack_batch
 from roiline.infer.request import spec_with_overrides
 from roiline.infer.shards import Failure, write_shard
@@ -52,22 +51,6 @@ from roiline.infer.shards import Failure, write_shard
 EXIT_ORPHANED = 70
 EXIT_FAILING = 71
 WRITE_AHEAD = 4
-
-
-class Predictor(Protocol):
-    """Is what a worker runs: a model on a device, batch in, results in batch order out."""
-
-    spec: ModelSpec
-    description: Mapping[str, str]
-
-    def infer(self, batch: ImageBatch) -> Any:
-        """Runs the model; what comes out is only for `finish`."""
-
-    def finish(self, outputs: Any, batch: ImageBatch) -> Sequence[Result]:
-        """Makes results in original pixels of what the model gave: one an image, in batch order."""
-
-    def close(self) -> None:
-        """Gives back what the predictor holds."""
 
 
 @dataclass(slots=True)
@@ -95,10 +78,11 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """Is network input, and the seconds that preparing it took."""
+    """Is network input, the seconds that preparing it took, and the picture itself where the predictor needs it."""
 
     prepared: PreparedPicture
     prepare_s: float
+    pixels: UInt8 | None
 
 
 class PipeLine:
@@ -141,12 +125,10 @@ class PipeLine:
 class Worker:
     """Works shards off until it is told to stop."""
 
-    def __init__(self, connection: Connection, line: PipeLine, setup: Setup, predictor: Predictor) -> None:
+    def __init__(self, connection: Connection, line: PipeLine, setup: Setup) -> None:
         self._connection = connection
         self._line = line
         self._setup = setup
-        self._predictor = predictor
-        self._rules = spec_with_overrides(predictor.spec, setup.overrides).images
         self._inbox: queue.SimpleQueue[ShardWork | None] = queue.SimpleQueue()
         self._items: queue.Queue[_Item | None] = queue.Queue(setup.read_ahead)
         self._finished: queue.Queue[_OpenShard | None] = queue.Queue(WRITE_AHEAD)
@@ -157,9 +139,14 @@ class Worker:
         self._reader_clock = threading.local()
         self._readers = ThreadPoolExecutor(setup.readers, "reader", initializer=self._name_reader)
 
-    def serve(self) -> None:
-        """Runs until a `Stop` comes and the shards that were begun are written."""
+    def listen(self) -> None:
+        """Starts to take orders, and from then on leaves when the parent is gone, also while a model is still being opened."""
         self._line.guard("receiver", self._receive)
+
+    def serve(self, predictor: Predictor) -> None:
+        """Works until a `Stop` comes and the shards that were begun are written."""
+        self._predictor = predictor
+        self._rules = spec_with_overrides(predictor.spec, self._setup.overrides).images
         self._line.guard("feeder", self._feed)
         writer = self._line.guard("writer", self._write)
         self._run_batches()
@@ -238,7 +225,7 @@ class Worker:
             prepared = prepare_picture(pixels, self._rules)
             seconds = time.perf_counter() - start
             clock.add("prepare", seconds)
-            return _Picture(prepared, seconds)
+            return _Picture(prepared, seconds, pixels if self._predictor.needs_pictures else None)
         except DataError as error:
             return Failure(image.image_id, str(error))
 
@@ -277,11 +264,7 @@ class Worker:
             return
         clock = self._clock("main")
         with clock.measure("stack"):
-            stacked = stack_batch(
-                [picture.prepared for _, picture in batch],
-                [item.image.image_id for item, _ in batch],
-                padded=self._setup.batch_mode == "padded",
-            )
+            stacked = self._stack(batch)
         start = time.perf_counter()
         raw = self._predictor.infer(stacked)
         inferred = time.perf_counter()
@@ -292,6 +275,16 @@ class Worker:
         for (item, picture), result in zip(batch, results, strict=True):
             self._keep(item, result, picture.prepare_s + infer_s / len(batch), post_s / len(batch))
         batch.clear()
+
+    def _stack(self, batch: Sequence[tuple[_Item, _Picture]]) -> ImageBatch:
+        stacked = stack_batch(
+            [picture.prepared for _, picture in batch],
+            [item.image.image_id for item, _ in batch],
+            padded=self._setup.batch_mode == "padded",
+        )
+        pictures = tuple(picture.pixels for _, picture in batch if picture.pixels is not None)
+        proposals = tuple(item.image.proposals for item, _ in batch if item.image.proposals is not None)
+        return replace(stacked, pictures=pictures, proposals=proposals)
 
     def _keep(self, item: _Item, result: Result | Failure, detect_s: float = 0.0, misc_s: float = 0.0) -> None:
         """Keeps one result, and hands the shard to the writer when it was the last."""
@@ -339,7 +332,12 @@ def open_predictor(setup: Setup) -> Predictor:
     if factory is None:
         raise UsageError(f"no predictor {setup.predictor!r}: the module {module} has no function {name!r}")
     predictor: Predictor = factory(
-        setup.model, setup.task, setup.device, engine=setup.engine, overrides=setup.overrides
+        setup.model,
+        setup.task,
+        setup.device,
+        engine=setup.engine,
+        overrides=setup.overrides,
+        companions=setup.companions,
     )
     return predictor
 
@@ -348,8 +346,9 @@ def warm_up(predictor: Predictor, setup: Setup, clock: StageClock) -> None:
     """Runs a gray picture of the usual size once, so that a model that cannot run fails now and the first picture is not slow."""
     rules = spec_with_overrides(predictor.spec, setup.overrides).images
     side = min(rules.scale, rules.max_size)
-    picture = prepare_picture(np.full((side, side, 3), 127, np.uint8), rules)
-    batch = stack_batch([picture], [0])
+    picture = np.full((side, side, 3), 127, np.uint8)
+    box = np.array([[0, 0, side - 1, side - 1]], np.float32)
+    batch = replace(stack_batch([prepare_picture(picture, rules)], [0]), pictures=(picture,), proposals=(box,))
     with clock.measure("infer"):
         raw = predictor.infer(batch)
     with clock.measure("post"):
@@ -383,11 +382,12 @@ def main() -> None:
         if not isinstance(setup, Setup):
             raise UsageError(f"a worker expects its setup first, got {type(setup).__name__}")
         sys.path[:] = [*setup.python_path]
+        worker = Worker(connection, line, setup)
+        worker.listen()
         predictor = _open(setup, line)
         if predictor is None:
             return
-        worker = Worker(connection, line, setup, predictor)
-        worker.serve()
+        worker.serve(predictor)
         predictor.close()
         line.send(Left(worker.take_samples()))
     except BaseException as error:  # the boundary of the process: the parent must hear why

@@ -10,6 +10,8 @@ from roiline.ops.generate_proposals import GENERATE_PROPOSALS
 from roiline.ops.multilevel_roi_align import MULTILEVEL_ROI_ALIGN
 from roiline.ops.operator import Operator
 from roiline.ops.ps_roi_pool import MULTILEVEL_PS_ROI_POOL
+from roiline.ops.retinanet_candidates import RETINANET_CANDIDATES
+from roiline.ops.retinanet_output import RETINANET_OUTPUT
 from roiline.ops.roi_pool import MULTILEVEL_ROI_POOL
 from roiline.ops.trim import TRIM
 
@@ -24,6 +26,8 @@ OPERATORS: dict[str, Operator] = {
         MULTILEVEL_PS_ROI_POOL,
         MULTILEVEL_ROI_ALIGN,
         MULTILEVEL_ROI_POOL,
+        RETINANET_CANDIDATES,
+        RETINANET_OUTPUT,
         TRIM,
     )
 }

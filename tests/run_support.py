@@ -110,6 +110,8 @@ class _Wrapped:
         self._inner = inner
         self._model = model
         self.spec = inner.spec
+        self.needs_pictures = inner.needs_pictures
+        self.needs_proposals = inner.needs_proposals
         self.description: Mapping[str, str] = inner.description
         self._warm = False
 

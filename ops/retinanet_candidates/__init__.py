@@ -8,7 +8,8 @@ int64 from 1, `levels` (N, M) int64 from 0; M is the sum over levels of the smal
 
 Per level: the `pre_nms_top_n` best scores (<= 0: all), anchors shifted by `strides` pixels a cell, decoded in network-input pixels, divided
 by the scale, clipped to the picture; without `regress` the anchors themselves are. Ties: the lower index in (anchor, class, y, x) order,
-that of the tensor, wins; the original takes any of them. Since the threshold comes after, candidates serve every threshold: the best of those above it are the best that are above it.
+that of the tensor, wins; the original takes any of them. Since the threshold comes after, candidates serve every threshold: the best of
+those above it are the best that are above it.
 Here a RetinaNet is cut where a run needs the host (soft-NMS, thresholds of its own): these few rows, not the dense maps.
 Source: Detectron's `test_retinanet.im_detect_bbox`, up to its NMS.
 """

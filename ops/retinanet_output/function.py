@@ -19,6 +19,9 @@ from roiline.ops.suppression import (
 )
 
 
+_KINDS = ("boxes", "scores", "classes")
+
+
 def write_retinanet_output(_inputs: int, attributes: Mapping[str, Any]) -> onnx.FunctionProto:
     """Returns the function body for the given attributes."""
     w = FunctionWriter()
@@ -35,22 +38,23 @@ def write_retinanet_output(_inputs: int, attributes: Mapping[str, Any]) -> onnx.
         score_floor=LOWEST,
     )
     image = w.op("Div", group, w.integer(columns))
-    kept = w.concat(w.unsqueeze(image, 1), w.unsqueeze(index, 1), axis=1)
+    _limit(w, *_pad(w, image, index, images), max_dets)
+    names = tuple(f"candidate_{name}" for name in _KINDS)
+    return w.finish("RetinaNetOutput", (*names, "candidate_levels"), (*_KINDS, "count"))
+
+
+def _pad(w: FunctionWriter, image: str, index: str, images: str) -> tuple[tuple[str, ...], str]:
+    """Returns boxes (N, longest, 4), scores and classes (N, longest) of the kept candidates (P,), and their counts (N,)."""
     slots, counts = write_slots(w, image, images)
     longest = write_longest(w, counts)
-    padded = (
-        w.op("ScatterND", w.full(0.0, images, longest, w.ints(4)), slots, write_rows_of(w, "candidate_boxes", kept)),
-        w.op("ScatterND", w.full(-np.inf, images, longest), slots, write_rows_of(w, "candidate_scores", kept)),
-        w.op(
-            "ScatterND",
-            w.cast(w.full(0.0, images, longest), np.int64),
-            slots,
-            write_rows_of(w, "candidate_classes", kept),
-        ),
+    nothing = (
+        w.full(0.0, images, longest, w.ints(4)),
+        w.full(-np.inf, images, longest),
+        w.cast(w.full(0.0, images, longest), np.int64),
     )
-    _limit(w, padded, counts, longest, max_dets)
-    names = tuple(f"candidate_{name}" for name in ("boxes", "scores", "classes", "levels"))
-    return w.finish("RetinaNetOutput", names, ("boxes", "scores", "classes", "count"))
+    kept = w.concat(w.unsqueeze(image, 1), w.unsqueeze(index, 1), axis=1)
+    rows = (write_rows_of(w, f"candidate_{kind}", kept) for kind in _KINDS)
+    return tuple(w.op("ScatterND", empty, slots, filled) for empty, filled in zip(nothing, rows, strict=True)), counts
 
 
 def _boxes_by_class(w: FunctionWriter, columns: int, plus_one: float) -> str:
@@ -67,7 +71,9 @@ def _boxes_by_class(w: FunctionWriter, columns: int, plus_one: float) -> str:
 
 def _scores_by_class(w: FunctionWriter, columns: int, attributes: Mapping[str, Any]) -> str:
     """Returns scores (N, columns, M), -inf where a candidate is of another class or not above its level's threshold."""
-    largest = w.op("ReduceMax", w.concat(w.reshape("candidate_levels", -1), w.ints(0)), w.ints(0), keepdims=0)
+    (images,) = w.dims("candidate_levels", 0)
+    finest = w.op("Expand", w.integer(0), w.concat(images, w.ints(1)))  # so that no candidates have a largest level too
+    largest = w.op("ReduceMax", w.concat("candidate_levels", finest, axis=1), w.ints(1), keepdims=1)
     threshold = w.op(
         "Where",
         w.op("Equal", "candidate_levels", largest),
@@ -80,17 +86,16 @@ def _scores_by_class(w: FunctionWriter, columns: int, attributes: Mapping[str, A
     return w.op("Where", counts, w.unsqueeze("candidate_scores", 1), w.scalar(-np.inf))
 
 
-def _limit(w: FunctionWriter, padded: tuple[str, str, str], counts: str, longest: str, max_dets: int) -> None:
+def _limit(w: FunctionWriter, padded: tuple[str, ...], counts: str, max_dets: int) -> None:
     """Keeps the `max_dets` best of each picture in their order, and names the outputs."""
-    names = ("boxes", "scores", "classes")
     if max_dets <= 0:
-        for tensor, name in zip(padded, names, strict=True):
+        for tensor, name in zip(padded, _KINDS, strict=True):
             w.rename(tensor, name)
         w.rename(counts, "count")
         return
-    wanted = w.op("Min", longest, w.ints(max_dets))
+    wanted = w.op("Min", write_longest(w, counts), w.ints(max_dets))
     _, best = w.multi("TopK", padded[1], wanted, names=(None, None), axis=1, largest=1, sorted=1)
     in_order, _ = w.multi("TopK", best, wanted, names=(None, None), axis=1, largest=0, sorted=1)
-    for tensor, name in zip(padded, names, strict=True):
+    for tensor, name in zip(padded, _KINDS, strict=True):
         w.op("GatherND", tensor, w.unsqueeze(in_order, 2), batch_dims=1, name=name)
     w.op("Min", counts, w.ints(max_dets), name="count")

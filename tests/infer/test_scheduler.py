@@ -77,13 +77,15 @@ def test_a_dead_workers_shards_come_back_first_and_touched_ones_careful() -> Non
     assert assigned(feed(scheduler, ShardDone(0, 0))) == [(0, 1, False), (0, 2, False)]
 
 
-def test_an_image_is_set_aside_at_its_second_death() -> None:
+def test_an_image_is_set_aside_at_the_second_death_that_it_is_blamed_for() -> None:
     scheduler = Scheduler(1)
     feed(scheduler, WorkerReady(0), ShardsPlanned({0: [5, 6]}))
     feed(scheduler, ImageStarted(0, 0, 5), ImageStarted(0, 0, 6), WorkerDied(0, "boom"), WorkerReady(0))
     feed(scheduler, ImageStarted(0, 0, 5), ImageFinished(0, 0, 5), ImageStarted(0, 0, 6))
+    assert feed(scheduler, WorkerDied(0, "boom")) == [StartWorker(0)]
+    feed(scheduler, WorkerReady(0), ImageStarted(0, 0, 5), ImageFinished(0, 0, 5), ImageStarted(0, 0, 6))
     got = feed(scheduler, WorkerDied(0, "boom"))
-    reason = "set aside: its worker died 2 times while working on it (boom)"
+    reason = "set aside: its worker died 2 times over it (boom)"
     assert got == [SetAside(0, 6, reason), StartWorker(0)]
     assert feed(scheduler, WorkerReady(0)) == [AssignShard(0, 0, True, {6: reason})]
 
@@ -255,6 +257,13 @@ def test_whatever_dies_every_shard_is_done_once_or_the_run_says_why_not(
     else:
         assert set(machine.state.values()) <= {"given up", "gone"}
     assert machine.scheduler.left == len(plan) - len(machine.done)
+
+
+def test_an_image_alone_in_flight_is_blamed_at_once() -> None:
+    scheduler = Scheduler(1)
+    feed(scheduler, WorkerReady(0), ShardsPlanned({0: [5]}))
+    feed(scheduler, ImageStarted(0, 0, 5), WorkerDied(0, "boom"), WorkerReady(0))
+    assert isinstance(feed(scheduler, ImageStarted(0, 0, 5), WorkerDied(0, "boom"))[0], SetAside)
 
 
 @pytest.mark.parametrize("killers", [1, 2, 3, 4])

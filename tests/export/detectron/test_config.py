@@ -225,7 +225,6 @@ CONDITIONS = {
     "no sizes": (SMALL, [("RPN.SIZES", "()")], "RPN.SIZES is ()"),
     "regression": (SMALL, [("MODEL.BBOX_REG_WEIGHTS", "(1., 1.)")], "expected four numbers above 0"),
     "choice": (SMALL, [("TEST.SOFT_NMS.METHOD", "square")], "understood: 'hard', 'linear', 'gaussian'"),
-    "class boxes": (SMALL, [("RETINANET.CLASS_SPECIFIC_BBOX", "True")], "understood: False"),
     "size dependent": (SMALL, [("TEST.BBOX_AUG.SCALE_SIZE_DEP", "True")], "understood: False"),
     "fpn off": (FPN, [("FPN.FPN_ON", "False")], "an FPN body, but FPN.FPN_ON is False"),
     "fpn on": (SMALL, [("FPN.FPN_ON", "True")], "which has one scale"),
