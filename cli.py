@@ -227,6 +227,27 @@ THRESHOLD_OPTIONS = _options(
     click.option("--max-dets", type=int, metavar="N", help="Detections a picture at most; 0: all."),
 )
 
+PARTNER_OPTIONS = _options(
+    click.option(
+        "--proposals",
+        type=PATH,
+        multiple=True,
+        metavar="FILE.pkl",
+        help="Proposal file, for a model that makes no proposals itself; pairs with DATA by order.",
+    ),
+    click.option(
+        "--proposals-from", type=PATH, metavar="MODEL", help="Model that makes the proposals first, picture by picture."
+    ),
+    click.option(
+        "--with",
+        "others",
+        type=PATH,
+        multiple=True,
+        metavar="MODEL",
+        help="Another model to combine: its boxes, masks and keypoints take the place of those before; may be given several times.",
+    ),
+)
+
 
 @main.command("proposals", cls=LoggedCommand)
 @RUN_OPTIONS
@@ -238,6 +259,7 @@ def proposals_command(**options: Any) -> None:
 @main.command("detect", cls=LoggedCommand)
 @RUN_OPTIONS
 @THRESHOLD_OPTIONS
+@PARTNER_OPTIONS
 def detect_command(**options: Any) -> None:
     """Make detections over datasets: a COCO json, a VOC root, a folder, a glob, a text list, a picture."""
     _run("detections", options)
@@ -272,6 +294,7 @@ def _run(task: Any, options: dict[str, Any]) -> None:
         overrides=RunOverrides(**{name: options.get(name) for name in changed}),
         class_names=None if classes is None else read_class_names(classes),
         **{name: options[name] for name in kept},
+        **{name: options[name] for name in ("proposals", "proposals_from", "others") if name in options},
     )
     if options["dry_run"]:
         from roiline.infer.dry_run import describe_run
@@ -313,14 +336,25 @@ def status_command(out: Path) -> None:
 
 
 def _load_datasets(
-    data: tuple[str, ...], images: tuple[Path, ...], splits: tuple[str, ...], classes: str | None
+    data: tuple[str, ...],
+    images: tuple[Path, ...],
+    splits: tuple[str, ...],
+    classes: str | None,
+    *,
+    need_pictures: bool,
 ) -> list[Any]:
     from roiline.infer.datasets import load_dataset
     from roiline.infer.python_api import pair_sources
 
     names = None if classes is None else read_class_names(classes)
     return [
-        load_dataset(source.source, images=source.images, split=source.split, class_names=names)
+        load_dataset(
+            source.source,
+            images=source.images,
+            split=source.split,
+            class_names=names,
+            need_pictures=need_pictures,
+        )
         for source in pair_sources(data, images, splits)
     ]
 
@@ -338,10 +372,11 @@ def evaluate_command(
     classes: str | None,
     out: Path | None,
 ) -> None:
-    """Score detections (COCO) and proposals (average recall) against a dataset's ground truth."""
+    """Score boxes, masks and keypoints (COCO) and proposals (average recall) against a dataset's ground truth."""
     from roiline.report.evaluation import evaluate
 
-    evaluation = evaluate(results, _load_datasets(data, images, split, classes), out=out)
+    datasets = _load_datasets(data, images, split, classes, need_pictures=False)
+    evaluation = evaluate(results, datasets, out=out)
     click.echo(evaluation.table)
     if evaluation.file is not None:
         click.echo(str(evaluation.file))
@@ -369,7 +404,7 @@ def draw_command(
     """Draw results into pictures."""
     from roiline.report.drawing import draw_results
 
-    (dataset,) = _load_datasets((data,), images, split, classes)
+    (dataset,) = _load_datasets((data,), images, split, classes, need_pictures=True)
     names = () if classes is None else read_class_names(classes)
     drawing = draw_results(results, dataset, out, thresh=thresh, top=top, ground_truth=ground_truth, class_names=names)
     for image_id, reason in drawing.failed:

@@ -81,9 +81,9 @@ class Detections:
     """Is a detector's answer for one picture, class by class, in the source program's order within a class.
 
     `boxes` (D, 4) in original pixels, `scores` (D,), `classes` (D,) int64 from 1 (0 is background). `masks` are D of COCO's compressed run
-    lengths in the size of the original picture, `keypoints` (D, 4, J) rows x, y in original pixels, logit, probability; None where the
-    model makes none. Where models are combined, masks or keypoints may be those of other detections than the boxes are: `mask_rows` and
-    `keypoint_rows` are these then.
+    lengths of `size_hw`, the (height, width) of the original picture, `keypoints` (D, 4, J) rows x, y in original pixels, logit,
+    probability; None where the model makes none. Where models are combined, masks or keypoints may be those of other detections than the
+    boxes are: `mask_rows` and `keypoint_rows` are these then.
     """
 
     image_id: ImageId
@@ -92,6 +92,7 @@ class Detections:
     classes: Int64
     masks: tuple[bytes, ...] | None = None
     keypoints: Float32 | None = None
+    size_hw: tuple[int, int] = (0, 0)
     mask_rows: Detections | None = None
     keypoint_rows: Detections | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ _DTYPE = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f[248])")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def load_yaml(text: str | bytes, *, source: str) -> object:
+def load_yaml(text: str | bytes, *, source: str, calls: Mapping[str, Callable[[str], Any]] | None = None) -> object:
     """Reads one YAML document into plain values: dict, list, tuple, str, int, float, bool, None, bytes, ndarray.
 
     Mapping keys that YAML 1.1 would take for truth values (`ON`, `no`) stay texts, since keys are names; dates stay
@@ -47,6 +47,8 @@ def load_yaml(text: str | bytes, *, source: str) -> object:
     Args:
         text: the document.
         source: what it is called in messages, usually a path.
+        calls: what stands in for Python functions that the document may call with one text
+            (`!!python/object/apply:eval ["2 * 3"]`); a ValueError of theirs is a fault of the document.
 
     Raises:
         ConfigError: with line and column, when the text is no YAML, is too deep or too large, repeats a key, or
@@ -65,7 +67,7 @@ def load_yaml(text: str | bytes, *, source: str) -> object:
         ) from None
     except yaml.YAMLError as exc:
         raise ConfigError(_describe_error(exc, source)) from None
-    return None if node is None else _Builder(source).build(node)
+    return None if node is None else _Builder(source, calls or {}).build(node)
 
 
 def dump_yaml(tree: object) -> str:
@@ -135,8 +137,9 @@ def _check_events(text: str, source: str) -> None:
 class _Builder:
     """Turns nodes into values; counts them, so that aliases cannot multiply without end."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, calls: Mapping[str, Callable[[str], Any]]) -> None:
         self._source = source
+        self._calls = calls
         self._count = 0
         self._open: set[int] = set()
         self._scalars = SafeConstructor()
@@ -251,11 +254,22 @@ class _Builder:
             return self._build_array(node)
         if action == "object/apply" and name in [f"{core}.scalar" for core in _NUMPY_CORES]:
             return self._build_number(node)
+        if action == "object/apply" and name in self._calls:
+            return self._call(node, name)
         raise self.fault(
             node,
             f"the tag '!!python/{kind[:80]}' asks for a Python object or tries to run code; nothing was run. "
             "Detectron's own trees have dictionaries, tuples, texts and NumPy numbers only",
         )
+
+    def _call(self, node: Node, name: str) -> Any:
+        arguments, _ = self._read_call(node)
+        if len(arguments) != 1 or not isinstance(arguments[0], str):
+            raise self.fault(node, f"`{name}` of {len(arguments)} values; expected one text")
+        try:
+            return self._calls[name](arguments[0])
+        except ValueError as error:
+            raise self.fault(node, f"`{name}` of {arguments[0][:60]!r}: {error}") from error
 
     def _build_attributes(self, node: Node) -> dict[Any, Any]:
         parts = self.build_mapping(node)

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from roiline.core.errors import ExportError
 from roiline.core.spec import METADATA_KEY, ModelSpec
 from roiline.ops.nodes import (
     DOMAIN,
@@ -45,27 +46,41 @@ class BlobRequirement:
 
 
 class GraphWriter(NodeWriter):
-    """Writes the graph of one model over blobs whose shapes are known and whose values are not needed yet."""
+    """Writes the graph of one model over blobs whose shapes are known and whose values are not needed yet.
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    `resolve` maps the name of a parameter to the one that the weights file has it under (the same, as a rule).
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], resolve: Callable[[str], str] = str) -> None:
         super().__init__()
-        self.requirements: list[BlobRequirement] = []
+        self._requirements: dict[tuple[str, Shape], BlobRequirement] = {}
         self._shapes = shapes
+        self._resolve = resolve
         self._parameters: dict[str, Recipe] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._constant_values: dict[str, NDArray[Any]] = {}
-        self._declared: list[onnx.ValueInfoProto] = []
+        self._declared: dict[str, onnx.ValueInfoProto] = {}
         self._functions: dict[tuple[str, bytes], onnx.FunctionProto] = {}
+
+    @property
+    def requirements(self) -> list[BlobRequirement]:
+        """Is every blob that the model needs; layers that share one need it once."""
+        return list(self._requirements.values())
+
+    @property
+    def blobs(self) -> list[str]:
+        """Is every result that was given a name, in the order of computation."""
+        return [name for node in self.nodes for name in node.output if not name.startswith(node.name)]
 
     def dim(self, blob: str, axis: int) -> int | None:
         """Returns one dimension of a blob of the weights file, or None where the file cannot say."""
-        shape = self._shapes.get(blob, ())
+        shape = self._shapes.get(self._resolve(blob), ())
         return shape[axis] if axis < len(shape) else None
 
     def require(self, name: str, shape: Shape, purpose: str, config_key: str | None = None) -> str:
-        """Notes that the model needs a blob, and returns its name."""
-        self.requirements.append(BlobRequirement(name, shape, purpose, config_key))
-        return name
+        """Notes that the model needs a blob, and returns the name that the weights file has it under."""
+        self._requirements.setdefault((name, shape), BlobRequirement(name, shape, purpose, config_key))
+        return self._resolve(name)
 
     def parameter(self, name: str, recipe: Recipe) -> str:
         """Declares an initializer that `recipe` makes from the blobs when the model is finished."""
@@ -94,11 +109,15 @@ class GraphWriter(NodeWriter):
             function.overload = f"v{same_name + 1}" if same_name else ""
             self._functions[key] = function
         overload = self._functions[key].overload
-        return self.multi(operator.name, *inputs, names=names, domain=DOMAIN, overload=overload, **complete)
+        results = self.multi(operator.name, *inputs, names=names, domain=DOMAIN, overload=overload, **complete)
+        for name, (dtype, rank) in zip(results, operator.outputs.values(), strict=False):
+            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            self._declared.setdefault(name, helper.make_tensor_value_info(name, kind, [None] * rank))
+        return results
 
     def declare(self, *tensors: onnx.ValueInfoProto) -> None:
         """Notes the types of tensors at seams, where a stage of the model may begin or end."""
-        self._declared.extend(tensors)
+        self._declared.update((info.name, info) for info in tensors)
 
     def finish(
         self,
@@ -107,14 +126,14 @@ class GraphWriter(NodeWriter):
         inputs: Sequence[onnx.ValueInfoProto],
         outputs: Sequence[onnx.ValueInfoProto],
     ) -> onnx.ModelProto:
-        """Returns the model: every parameter made from the blobs, the spec in its metadata."""
+        """Returns the model: every parameter made from the blobs, the spec in its metadata, its taps as outputs after the others."""
         graph = helper.make_graph(self.nodes, spec.architecture, list(inputs), list(outputs))
         for name, recipe in self._parameters.items():
             _add_initializer(graph, name, np.ascontiguousarray(recipe(blobs), np.float32))
         for name, array in self._constant_values.items():
             _add_initializer(graph, name, array)
         ends = {info.name for info in (*inputs, *outputs)}
-        graph.value_info.extend({info.name: info for info in self._declared if info.name not in ends}.values())
+        graph.value_info.extend(info for name, info in self._declared.items() if name not in ends)
         model = helper.make_model(
             graph,
             functions=list(self._functions.values()),
@@ -123,9 +142,26 @@ class GraphWriter(NodeWriter):
             producer_name="roiline",
         )
         helper.set_model_props(model, {METADATA_KEY: spec.to_json()})
+        _add_outputs(model, [name for name in spec.taps if name not in ends])
         return model
 
 
+def _add_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
+    """Makes results that are computed anyway outputs, of the type that follows from the graph."""
+    if not names:
+        return
+    inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
+    types = {info.name: info for info in inferred}
+    unknown = [name for name in names if not types[name].type.tensor_type.HasField("shape")]
+    if unknown:
+        raise ExportError(f"tapped blobs of unknown rank: {', '.join(unknown)}")
+    model.graph.output.extend(types[name] for name in names)
+
+
 def _add_initializer(graph: onnx.GraphProto, name: str, array: NDArray[Any]) -> None:
+    """Adds a tensor in place: large ones would be held twice otherwise."""
     tensor = graph.initializer.add()
-    tensor.CopyFrom(numpy_helper.from_array(array, name))
+    tensor.name = name
+    tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor.dims.extend(array.shape)
+    tensor.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()

@@ -62,8 +62,19 @@ class Pass:
         return masks[:, :, ::-1] if self.flip else masks
 
     def restore_keypoints(self, maps: Float32) -> Float32:
-        """Turns keypoint maps (M, J, S, S) of the altered picture back: left and right change places."""
-        return maps[:, COCO_FLIPPED, :, ::-1] if self.flip else maps
+        """Turns keypoint maps (M, J, S, S) of the altered picture back: left and right change places.
+
+        Raises:
+            ModelError: the keypoints are not COCO's, of which alone it is known what is left and right.
+        """
+        if not self.flip:
+            return maps
+        if maps.shape[1] != len(COCO_FLIPPED):
+            raise ModelError(
+                f"test-time augmentation: mirrored pictures need COCO's {len(COCO_FLIPPED)} keypoints, the model has {maps.shape[1]}; "
+                "export it without TEST.KPS_AUG's flips"
+            )
+        return maps[:, COCO_FLIPPED, :, ::-1]
 
 
 def _stretch(boxes: Float32, factor: float) -> Float32:

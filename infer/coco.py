@@ -23,8 +23,10 @@ from roiline.infer.roidb import Category, Findings, Listing, entry_from_ground_t
 Row: TypeAlias = dict[str, Any]
 
 
-def read_coco(path: Path, *, images: Path | None, exif: ExifPolicy) -> Listing:
+def read_coco(path: Path, *, images: Path | None, exif: ExifPolicy, need_pictures: bool = True) -> Listing:
     """Reads a COCO json; `images` is the folder of its pictures (None: beside the file, or in `images` beside it).
+
+    Without `need_pictures` neither has to have any.
 
     Raises:
         DataError: the file is not a COCO json, or it has faults that a run cannot go on with (all of them are listed).
@@ -38,8 +40,8 @@ def read_coco(path: Path, *, images: Path | None, exif: ExifPolicy) -> Listing:
     by_image = _group_annotations(annotations, rows, {category.id for category in categories}, faults, notes)
     if faults:
         raise DataError(f"{path}: the dataset cannot be used:\n  " + "\n  ".join(faults.describe()))
-    root = images if images is not None else _find_root(path, rows)
-    if not root.is_dir():
+    root = images if images is not None else _find_root(path, rows, need_pictures=need_pictures)
+    if need_pictures and not root.is_dir():
         raise DataError(f"{path}: the image folder {root} does not exist; say where the pictures are with --images")
     contiguous = {category.id: index for index, category in enumerate(categories, start=1)}
     entries = []
@@ -196,12 +198,14 @@ def _image_size(row: Row, root: Path, exif: ExifPolicy, notes: Findings) -> tupl
     return read_unstated_size(root / row["file_name"], row["id"], exif, notes)
 
 
-def _find_root(path: Path, rows: list[Row]) -> Path:
+def _find_root(path: Path, rows: list[Row], *, need_pictures: bool) -> Path:
     """Returns the folder that holds the pictures where nobody said it: the file's own, or `images` in it."""
     candidates = [path.parent, path.parent / "images"]
     for candidate in candidates:
         if any(os.path.isfile(candidate / row["file_name"]) for row in rows):
             return candidate
+    if not need_pictures:
+        return path.parent
     raise DataError(
         f"{path}: none of its {len(rows)} pictures is in {' or '.join(map(str, candidates))} "
         f"(looked for {shorten((row['file_name'] for row in rows), limit=2)}); say where they are with --images"

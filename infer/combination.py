@@ -1,7 +1,8 @@
 """Several models that answer together: one makes the proposals, the others' boxes, masks and keypoints are combined.
 
 As Detectron's infer tool has it: models run one after another; boxes, masks and keypoints of an answer are each those of the last model
-that gave any. Proposals made by a model are used as they are: not clipped, thinned out or limited as those of a file are.
+that gave any. Proposals made by a model are used as they are: not clipped, thinned out or limited as those of a file are. How many there
+are is what that model was exported with (the original's tool sets 10,000 before and 2,000 after NMS); a run's overrides are not for it.
 """
 
 from __future__ import annotations

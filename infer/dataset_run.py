@@ -12,6 +12,7 @@ from roiline.core.errors import DataError, UsageError
 from roiline.core.files import remove_temporaries, sha256_of_file
 from roiline.core.spec import ImageRules, ModelSpec
 from roiline.core.structures import Float32, RoidbEntry
+from roiline.engines.model_file import read_spec
 from roiline.infer.datasets import load_dataset, with_sizes
 from roiline.infer.manifest import (
     FAILED_FILE,
@@ -29,13 +30,15 @@ from roiline.infer.manifest import (
 )
 from roiline.infer.matching import match_classes
 from roiline.infer.messages import ImageWork, ShardWork
-from roiline.infer.outputs import result_path
+from roiline.infer.outputs import result_paths
 from roiline.infer.plan import Shape, Shard, plan_shards
 from roiline.infer.preparation import network_size
 from roiline.infer.request import FORMATS, DataSource, RunRequest, spec_with_overrides
+from roiline.infer.result_rows import Part
 from roiline.infer.roidb import Dataset
 from roiline.infer.run_proposals import check_companions, load_given_proposals
 from roiline.infer.shards import BAD_SUFFIX, SUFFIX, ShardFile, find_done_shards, shard_path
+from roiline.ops.keypoint_decode import KeypointConfidence
 
 
 @dataclass(slots=True)
@@ -170,6 +173,7 @@ def prepare_dataset_run(
         others=digests.others,
     )
     classes, order = _result_classes(request, spec, dataset)
+    parts, confidence = _result_parts(request, spec)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         identity=settings.identity,
@@ -185,6 +189,8 @@ def prepare_dataset_run(
         finished=False,
         request=request_fields(request),
         environment=describe_environment(),
+        parts=parts,
+        keypoint_confidence=confidence,
     )
     before, done, bad = _find_done(request, out, manifest, shards)
     run = DatasetRun(out, dataset, entries, shapes, manifest, before, shards, done, bad)
@@ -234,6 +240,16 @@ def _result_classes(
     return classes, (0, *(place[category_id] for category_id in paired.category_ids))
 
 
+def _result_parts(request: RunRequest, spec: ModelSpec) -> tuple[tuple[Part, ...], KeypointConfidence | None]:
+    """Returns what the models' detections have beside boxes, and how keypoints are scored: as the last model that makes any has it."""
+    if request.task != "detections":
+        return (), None
+    specs = [spec, *map(read_spec, request.companions.others)]
+    keypoints = [one.keypoints for one in specs if one.keypoints is not None]
+    parts: list[Part] = ["masks"] if any(one.masks is not None for one in specs) else []
+    return (*parts, "keypoints") if keypoints else tuple(parts), keypoints[-1].confidence if keypoints else None
+
+
 def _find_done(
     request: RunRequest, out: Path, manifest: Manifest, shards: Sequence[Shard]
 ) -> tuple[Manifest | None, dict[int, ShardFile], dict[int, str]]:
@@ -263,8 +279,8 @@ def clear_outputs(out: Path, manifest: Manifest) -> None:
     if before is not None:
         manifests.append(before)
     for known in manifests:
-        for form in FORMATS[known.settings.task]:
-            result_path(out, known, form).unlink(missing_ok=True)
+        for path in result_paths(out, known, FORMATS[known.settings.task]):
+            path.unlink(missing_ok=True)
     for name in (RUN_FILE, FAILED_FILE, TIMING_FILE):
         (out / name).unlink(missing_ok=True)
     if folder.is_dir():

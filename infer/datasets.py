@@ -36,18 +36,20 @@ def load_dataset(
     id_range: tuple[int, int] | None = None,
     class_names: tuple[str, ...] | None = None,
     exif: ExifPolicy = "apply",
+    need_pictures: bool = True,
 ) -> Dataset:
     """Loads a dataset: a COCO json, a VOC root, a folder, a glob, a text list or one picture; which of them is recognised.
 
     `images` is the picture folder of a COCO json, `split` names a split of a VOC root, `class_names` are the classes of a VOC root
-    in order. `id_range` selects the half-open range of positions in ascending id order, `limit` the first pictures of that.
+    in order. `id_range` selects the half-open range of positions in ascending id order, `limit` the first pictures of that. Where only
+    the ground truth is wanted, without `need_pictures`, no picture has to be there.
 
     Raises:
-        DataError: the dataset cannot be used, or none of its pictures is there.
+        DataError: the dataset cannot be used, or none of its pictures is there and they are needed.
         UsageError: an option does not fit the kind of dataset, or the range or limit selects nothing.
     """
     try:
-        listing = _read_listing(str(source), images, split, class_names, exif)
+        listing = _read_listing(str(source), images, split, class_names, exif, need_pictures)
     except OSError as error:
         raise DataError(f"{source}: cannot be read ({error})") from error
     ordered = _order_entries(listing, str(source))
@@ -57,7 +59,7 @@ def load_dataset(
             raise UsageError(f"--limit: expected a number of pictures of at least 1, got {limit}")
         end = min(end, start + limit)
     selected = ordered[start:end]
-    missing = _note_missing(selected, listing, str(source))
+    missing = _note_missing(selected, listing, str(source)) if need_pictures else ()
     return Dataset(
         name=listing.name,
         kind=listing.kind,
@@ -95,7 +97,12 @@ def _with_size(entry: RoidbEntry, exif: ExifPolicy) -> RoidbEntry:
 
 
 def _read_listing(
-    source: str, images: Path | None, split: str | None, class_names: tuple[str, ...] | None, exif: ExifPolicy
+    source: str,
+    images: Path | None,
+    split: str | None,
+    class_names: tuple[str, ...] | None,
+    exif: ExifPolicy,
+    need_pictures: bool,
 ) -> Listing:
     path = Path(source)
     voc = path.is_dir() and is_voc_root(path)
@@ -107,7 +114,7 @@ def _read_listing(
     if voc:
         return read_voc(path, split=split, class_names=class_names, exif=exif)
     if coco:
-        return read_coco(path, images=images, exif=exif)
+        return read_coco(path, images=images, exif=exif, need_pictures=need_pictures)
     if path.is_dir():
         return read_folder(path)
     if path.is_file():

@@ -31,7 +31,7 @@ def complete_detections(
             raise ModelError("the model's specification has no rules for its masks; export the model again")
         height, width = (int(side) for side in size_hw)
         pasted = paste_masks(masks, found.boxes, height, width, threshold=spec.masks.threshold)
-        completed = replace(completed, masks=tuple(pasted))
+        completed = replace(completed, masks=tuple(pasted), size_hw=(height, width))
     if maps is not None:
         if spec.keypoints is None:
             raise ModelError("the model's specification has no rules for its keypoints; export the model again")

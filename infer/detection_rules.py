@@ -118,6 +118,7 @@ def select_detections(image_id: ImageId, found: ScoredBoxes | Candidates, spec: 
             plus_one=offset,
             soft=soft,
             voting=_voting_from_options(spec.test),
+            ties="quicksort" if spec.doubles_proposals else "later" if conventions.later_first else "earlier",
         )
     return Detections(image_id, boxes, scores, classes.astype(np.int64))
 

@@ -13,7 +13,7 @@ from roiline.core.timing import FORMAT_VERSION
 from roiline.engines.registry import resolve_engine
 from roiline.infer.dataset_run import DatasetRun, digest_models, load_datasets, prepare_dataset_run
 from roiline.infer.manifest import TIMING_FILE
-from roiline.infer.outputs import result_path
+from roiline.infer.outputs import result_paths
 from roiline.infer.progress import format_duration
 from roiline.infer.request import RunRequest, spec_with_overrides
 from roiline.infer.run import complete_request, read_fitting_spec
@@ -75,7 +75,7 @@ def _describe_run(run: DatasetRun, request: RunRequest, spec: ModelSpec, rate: f
         shards=len(run.shards),
         shards_left=len(run.shards_left),
         images_left=left,
-        files=tuple(result_path(run.out, run.manifest, form) for form in request.formats),
+        files=result_paths(run.out, run.manifest, request.formats),
         disk_bytes=_disk_bytes(len(run.entries), request, spec),
         seconds=left / rate if rate else None,
     )
@@ -85,9 +85,10 @@ def _disk_bytes(images: int, request: RunRequest, spec: ModelSpec) -> int | None
     if request.task == "proposals":
         return images * _MOST_PROPOSALS * _PROPOSAL_BYTES
     rules = spec_with_overrides(spec, request.overrides).detection
-    if rules is None or rules.max_dets <= 0:
+    if rules is None or rules.max_dets <= 0 or spec.masks is not None:
         return None
-    return images * rules.max_dets * _DETECTION_BYTES
+    keypoints = 0 if spec.keypoints is None else 12 + 16 * spec.keypoints.count
+    return images * rules.max_dets * (_DETECTION_BYTES + keypoints)
 
 
 def _earlier_rate(out: Path) -> float | None:

@@ -2,30 +2,44 @@
 
 `detectron`: the pickles of Detectron's test tool. Proposals: {boxes, scores, ids, cfg}, lists over images. Detections: {all_boxes,
 all_segms, all_keyps, cfg}, nested lists [class][image]; class 0 has an empty list for each image, every other cell of all_boxes is an
-(n, 5) array, also where an image failed. `coco`: the list of COCO's result format, class by class, images ascending.
+(n, 5) array, also where an image failed, of all_segms a list of n masks {size: [h, w], counts}, of all_keyps a list of n arrays (4, J).
+`coco`: the lists of COCO's result format for boxes, masks and keypoints, class by class, images ascending.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from roiline.core.files import durable_file
 from roiline.core.spec import Task
 from roiline.core.structures import Float32
-from roiline.infer.merge import DetectionTable, MergedResults
+from roiline.infer.detection_table import DetectionTable
+from roiline.infer.merge import MergedResults
 from roiline.infer.pickle_stream import PickleStream
+from roiline.infer.result_rows import KeypointRows, MaskRows, Part
+from roiline.ops.keypoint_decode import KeypointConfidence, score_keypoints
+
+Cell = TypeVar("Cell", Float32, MaskRows, KeypointRows)
+
+_COCO_NAMES: dict[Part, str] = {"masks": "segmentations_results.json", "keypoints": "keypoints_results.json"}
 
 
-def result_name(task: Task, form: str, named_range: tuple[int, int] | None) -> str:
-    """Returns the file name of a result; Detectron names slices by their range, proposals in the plural and detections not."""
+def result_names(
+    task: Task, form: str, named_range: tuple[int, int] | None, parts: Sequence[Part] = ()
+) -> tuple[str, ...]:
+    """Returns the file names of a format, that of boxes or proposals first.
+
+    Detectron names slices by their range, proposals in the plural and detections not.
+    """
     if form == "coco":
-        return "bbox_results.json"
+        return ("bbox_results.json", *(_COCO_NAMES[part] for part in parts))
     if named_range is None:
-        return "rpn_proposals.pkl" if task == "proposals" else "detections.pkl"
+        return ("rpn_proposals.pkl" if task == "proposals" else "detections.pkl",)
     stem = "rpn_proposals_range" if task == "proposals" else "detection_range"
-    return f"{stem}_{named_range[0]}_{named_range[1]}.pkl"
+    return (f"{stem}_{named_range[0]}_{named_range[1]}.pkl",)
 
 
 def write_proposal_pickle(path: Path, results: MergedResults, *, config_yaml: str) -> None:
@@ -47,23 +61,36 @@ def write_detection_pickle(path: Path, table: DetectionTable, *, config_yaml: st
     """Writes `detections.pkl`."""
     images = len(table.image_ids)
 
-    def write_empty_class(_: int) -> None:
-        writer.write_empty_lists(images)
+    def write_classes(cells: Callable[[int], Iterable[Cell]], write_cell: Callable[[Cell], None]) -> None:
+        writer.write_list(range(table.num_classes), lambda index: write_class(index, cells, write_cell))
 
-    def write_class(class_index: int) -> None:
-        if class_index == 0:
-            write_empty_class(0)
+    def write_class(index: int, cells: Callable[[int], Iterable[Cell]], write_cell: Callable[[Cell], None]) -> None:
+        if index == 0:
+            writer.write_empty_lists(images)
         else:
-            writer.write_list(table.cells(class_index), writer.write_array)
+            writer.write_list(cells(index), write_cell)
 
-    classes = range(table.num_classes)
+    def write_masks(cell: MaskRows) -> None:
+        writer.write_list(cell.counts, lambda counts: write_mask(cell.size_hw, counts))
+
+    def write_mask(size_hw: tuple[int, int], counts: bytes) -> None:
+        writer.write_dict(
+            [
+                ("size", lambda: writer.write_list(size_hw, writer.write_integer)),
+                ("counts", lambda: writer.write_bytes(counts)),
+            ]
+        )
+
+    def write_keypoints(cell: KeypointRows) -> None:
+        writer.write_list(cell.points, writer.write_array)
+
     with durable_file(path) as stream:
         writer = PickleStream(stream)
         writer.write_dict(
             [
-                ("all_boxes", lambda: writer.write_list(classes, write_class)),
-                ("all_segms", lambda: writer.write_list(classes, write_empty_class)),
-                ("all_keyps", lambda: writer.write_list(classes, write_empty_class)),
+                ("all_boxes", lambda: write_classes(table.box_cells, writer.write_array)),
+                ("all_segms", lambda: write_classes(table.mask_cells, write_masks)),
+                ("all_keyps", lambda: write_classes(table.keypoint_cells, write_keypoints)),
                 ("cfg", lambda: writer.write_text(config_yaml)),
             ]
         )
@@ -75,26 +102,68 @@ def write_coco_boxes(path: Path, table: DetectionTable, *, category_ids: Sequenc
 
     `category_ids[k - 1]` is the dataset's id of the result's class k; with `plus_one` a width is x2 - x1 + 1.
     """
+    _write_coco(path, table, category_ids, table.box_cells, lambda start, cell: _box_records(start, cell, plus_one))
+
+
+def write_coco_masks(path: Path, table: DetectionTable, *, category_ids: Sequence[int]) -> None:
+    """Writes `segmentations_results.json`; a mask's score is its box's."""
+    _write_coco(path, table, category_ids, table.mask_cells, _mask_records)
+
+
+def write_coco_keypoints(
+    path: Path, table: DetectionTable, *, category_ids: Sequence[int], confidence: KeypointConfidence
+) -> None:
+    """Writes `keypoints_results.json`: x, y and a constant 1 of each keypoint; `confidence` says what the score is."""
+    _write_coco(
+        path, table, category_ids, table.keypoint_cells, lambda start, cell: _keypoint_records(start, cell, confidence)
+    )
+
+
+def _write_coco(
+    path: Path,
+    table: DetectionTable,
+    category_ids: Sequence[int],
+    cells: Callable[[int], Iterable[Cell]],
+    make_records: Callable[[str, Cell], list[str]],
+) -> None:
+    """Writes a list of records; `make_records` gives the JSON of one cell's, which all begin with the text that it is handed."""
     with durable_file(path) as stream:
         stream.write(b"[")
         separator = b""
         for class_index in range(1, table.num_classes):
             category = category_ids[class_index - 1]
-            for image_id, cell in zip(table.image_ids, table.cells(class_index), strict=True):
+            for image_id, cell in zip(table.image_ids, cells(class_index), strict=True):
                 if not len(cell):
                     continue
-                records = _box_records(image_id, category, cell, float(plus_one))
-                stream.write(separator + ", ".join(records).encode())
+                start = f'{{"image_id": {json.dumps(image_id)}, "category_id": {category}'
+                stream.write(separator + ", ".join(make_records(start, cell)).encode())
                 separator = b", "
         stream.write(b"]")
 
 
-def _box_records(image_id: int | str, category_id: int, cell: Float32, plus_one: float) -> list[str]:
+def _box_records(start: str, cell: Float32, plus_one: bool) -> list[str]:
     """Returns the JSON of one cell's detections; widths are of double precision, as Detectron computes them.
 
     The text is what `json.dumps` gives for these records, at a third of its time: a run has millions of them.
     """
     wide = cell.astype("f8")
-    wide[:, 2:4] = wide[:, 2:4] - wide[:, :2] + plus_one
-    start = f'{{"image_id": {json.dumps(image_id)}, "category_id": {category_id}, "bbox": ['
-    return [f'{start}{x!r}, {y!r}, {w!r}, {h!r}], "score": {score!r}}}' for x, y, w, h, score in wide.tolist()]
+    wide[:, 2:4] = wide[:, 2:4] - wide[:, :2] + float(plus_one)
+    return [
+        f'{start}, "bbox": [{x!r}, {y!r}, {w!r}, {h!r}], "score": {score!r}}}' for x, y, w, h, score in wide.tolist()
+    ]
+
+
+def _mask_records(start: str, cell: MaskRows) -> list[str]:
+    height, width = cell.size_hw
+    return [
+        f'{start}, "segmentation": {{"size": [{height}, {width}], "counts": {json.dumps(counts.decode("ascii"))}}}, "score": {score!r}}}'
+        for counts, score in zip(cell.counts, cell.scores.tolist(), strict=True)
+    ]
+
+
+def _keypoint_records(start: str, cell: KeypointRows, confidence: KeypointConfidence) -> list[str]:
+    scores = score_keypoints(cell.points, cell.scores, confidence).tolist()
+    return [
+        f'{start}, "keypoints": [{", ".join(f"{x!r}, {y!r}, 1" for x, y in points)}], "score": {score!r}}}'
+        for points, score in zip(cell.points[:, :2].transpose(0, 2, 1).tolist(), scores, strict=True)
+    ]

@@ -21,6 +21,8 @@ from roiline.core.files import read_json_object, write_json
 from roiline.core.records import plain_from_record, record_from_plain
 from roiline.core.spec import Task
 from roiline.infer.request import BatchMode, RunOverrides
+from roiline.infer.result_rows import Part
+from roiline.ops.keypoint_decode import KeypointConfidence
 
 FORMAT_VERSION = 1
 RUN_FILE = "run.json"
@@ -82,7 +84,8 @@ class Manifest:
     """Is the content of run.json.
 
     `classes` are in the order of the results' classes, 1 first; `class_order[k]` is the result's class for the model's class k
-    (class_order[0] is 0). `shard_sizes` are the images of each shard. `named_range` is the range that result files are named after.
+    (class_order[0] is 0). `parts` are what detections have beside boxes, `keypoint_confidence` is the score that keypoints are written with
+    (None: there are none). `shard_sizes` are the images of each shard. `named_range` is the range that result files are named after.
     `request` is what was asked for as JSON, `environment` what did it.
     """
 
@@ -102,6 +105,8 @@ class Manifest:
     environment: Mapping[str, str] = field(default_factory=dict)
     workers: tuple[Mapping[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    keypoint_confidence: KeypointConfidence | None = None
 
     @property
     def images(self) -> int:

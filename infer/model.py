@@ -1,121 +1,135 @@
-"""A model opened to answer batches: the engine's stage for the task, and what is left to do on the host.
+"""A model opened to answer batches: the engine's stages for the task, and what is left to do on the host.
 
-An ordinary run is one engine call. Where a run overrides thresholds, the model is cut before its last operator and that operator's
-numpy reference does the rest with the run's values; the model file stays as it is.
+An ordinary run is one engine call. Where a run overrides thresholds, or the model's test options need the host (soft-NMS, box voting,
+augmentation), the model is cut at its seams and the host does the rest; the model file stays as it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from roiline.core.errors import UsageError
-from roiline.core.spec import ModelSpec, Task
+from roiline.core.spec import ModelSpec, Task, TestOptions
 from roiline.core.structures import Detections, ImageBatch, Proposals
 from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device, Engine, Stage, Tensor
 from roiline.engines.registry import open_engine
-from roiline.infer.request import RunOverrides, spec_with_overrides
-from roiline.ops.detection_output import DETECTION_OUTPUT
+from roiline.infer.detection_parts import complete_detections, empty_detections, split_rows
+from roiline.infer.feeds import count_proposals, make_feeds
+from roiline.infer.predictor import Predictor
+from roiline.infer.request import NO_COMPANIONS, Companions, RunOverrides, spec_with_overrides
 
 
-class Predictor:
-    """Answers batches with proposals or detections in original pixels.
+class WholePredictor(Predictor):
+    """Answers with one engine call: the whole model, or the model cut at its proposals."""
 
-    `spec` is the model's specification with the run's overrides applied.
-    """
+    needs_pictures = False
 
-    def __init__(self, engine: Engine, spec: ModelSpec, task: Task, *, on_host: bool) -> None:
+    def __init__(self, engine: Engine, spec: ModelSpec, task: Task) -> None:
         self.spec = spec
+        self.needs_proposals = spec.given_proposals is not None
         self._engine = engine
         self._task = task
-        self._on_host = on_host
 
     @property
-    def description(self) -> dict[str, str]:
+    def description(self) -> Mapping[str, str]:
         """Says which engine was really got."""
         return self._engine.description
 
-    def run(self, batch: ImageBatch) -> list[Proposals] | list[Detections]:
-        """Returns one answer a picture, in batch order."""
-        return self.finish(self.infer(batch), batch)
-
     def infer(self, batch: ImageBatch) -> dict[str, Tensor]:
-        """Runs the engine; what it returns goes to `finish`."""
-        feeds = {"data": batch.pixels, "im_info": batch.im_info, "im_size": batch.sizes}
+        """Runs the engine; empty where a model that needs given proposals has none in the whole batch."""
+        feeds = make_feeds(batch, self.spec, self.spec.images)
+        if self.needs_proposals and not count_proposals(batch):
+            return {}
         return self._engine.run({info.name: feeds[info.name] for info in self._engine.inputs})
 
     def finish(self, outputs: dict[str, Tensor], batch: ImageBatch) -> list[Proposals] | list[Detections]:
         """Makes answers of what the engine returned for a batch."""
-        if self._task == "proposals":
-            return self._split_proposals(batch, *(outputs[name] for name in self.spec.seams["proposals"]))
-        if self._on_host:
-            return self._split_detections(batch, *self._finish_detections(batch, outputs))
-        return self._split_detections(batch, *(outputs[name] for name in self.spec.seams["detections"]))
+        if not outputs:
+            return [empty_detections(image_id, self.spec) for image_id in batch.ids]
+        return self._split_proposals(outputs, batch) if self._task == "proposals" else self._split(outputs, batch)
 
     def close(self) -> None:
         """Gives the engine back."""
         self._engine.close()
 
-    def _finish_detections(self, batch: ImageBatch, outputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        rules, conventions = self.spec.detection, self.spec.conventions
-        if rules is None:
-            raise UsageError("this model has no detections")
-        rois, count, cls_prob, bbox_pred = (outputs[name] for name in self.spec.seams["raw"])
-        offset = float(conventions.plus_one)
-        return DETECTION_OUTPUT.run(
-            rois,
-            cls_prob,
-            bbox_pred,
-            batch.im_info,
-            batch.sizes,
-            count,
-            score_thresh=rules.score_thresh,
-            nms_thresh=rules.nms_thresh,
-            max_dets=rules.max_dets,
-            bbox_reg_weights=rules.bbox_reg_weights,
-            class_agnostic=int(rules.class_agnostic),
-            nms_inclusive=int(conventions.nms_inclusive),
-            size_offset=offset,
-            corner_offset=offset,
-            delta_clip=conventions.delta_clip,
-        )
-
-    @staticmethod
-    def _split_proposals(batch: ImageBatch, boxes: Tensor, scores: Tensor, count: Tensor) -> list[Proposals]:
+    def _split_proposals(self, outputs: dict[str, Tensor], batch: ImageBatch) -> list[Proposals]:
+        boxes, scores, count = (outputs[name] for name in self.spec.seams["proposals"])
         return [
             Proposals(image_id, boxes[i, : count[i]].copy(), scores[i, : count[i]].copy())
             for i, image_id in enumerate(batch.ids)
         ]
 
-    @staticmethod
-    def _split_detections(
-        batch: ImageBatch, boxes: Tensor, scores: Tensor, classes: Tensor, count: Tensor
-    ) -> list[Detections]:
-        return [
+    def _split(self, outputs: dict[str, Tensor], batch: ImageBatch) -> list[Detections]:
+        boxes, scores, classes, count = (outputs[name] for name in self.spec.seams["detections"])
+        masks, maps = (split_rows(self._part(outputs, part), count) for part in ("masks", "keypoints"))
+        found = [
             Detections(
                 image_id, boxes[i, : count[i]].copy(), scores[i, : count[i]].copy(), classes[i, : count[i]].copy()
             )
             for i, image_id in enumerate(batch.ids)
         ]
+        return [complete_detections(one, masks[i], maps[i], batch.sizes[i], self.spec) for i, one in enumerate(found)]
+
+    def _part(self, outputs: dict[str, Tensor], part: str) -> Tensor | None:
+        if part not in self.spec.seams:
+            return None
+        (name,) = self.spec.seams[part]
+        return np.asarray(outputs[name])
 
 
 def open_predictor(
-    model: Path, task: Task, device: Device, *, engine: str = "auto", overrides: RunOverrides | None = None
+    model: Path,
+    task: Task,
+    device: Device,
+    *,
+    engine: str = "auto",
+    overrides: RunOverrides | None = None,
+    companions: Companions = NO_COMPANIONS,
 ) -> Predictor:
-    """Opens a model for a task on a device.
+    """Opens a model for a task on a device, with the models that it works together with.
 
     Raises:
-        UsageError: the model cannot do the task.
-        ModelError: the file is no model of ours.
+        UsageError: a model cannot do its task, or models cannot be combined.
+        ModelError: a file is no model of ours.
         EngineError: the engine or the device is not there.
     """
     asked = overrides or RunOverrides()
+    first = _open_one(model, task, device, engine, asked)
+    if companions == NO_COMPANIONS:
+        return first
+    from roiline.infer.combination import CombinedPredictor
+
+    opened = [first]
+    try:
+        opened += [_open_one(other, task, device, engine, asked) for other in companions.others]
+        if companions.proposals_from is not None:
+            unchanged = RunOverrides()
+            opened.append(_open_one(companions.proposals_from, "proposals", device, engine, unchanged))
+        proposer = opened[-1] if companions.proposals_from is not None else None
+        return CombinedPredictor(opened[: len(companions.others) + 1], proposer)
+    except BaseException:
+        for predictor in opened:
+            predictor.close()
+        raise
+
+
+def _open_one(model: Path, task: Task, device: Device, engine: str, overrides: RunOverrides) -> Predictor:
     stored = read_spec(model)
-    spec = spec_with_overrides(stored, asked)
+    spec = spec_with_overrides(stored, overrides)
     if task not in spec.tasks:
         raise UsageError(f"{model}: this model makes {' and '.join(spec.tasks)}, not {task}")
-    on_host = task == "detections" and spec.detection != stored.detection
-    seam = "proposals" if task == "proposals" else "raw"
-    whole = task == spec.tasks[-1] and not on_host
-    stage = None if whole else Stage(outputs=tuple(spec.seams[seam]))
-    return Predictor(open_engine(model, engine=engine, device=device, stage=stage), spec, task, on_host=on_host)
+
+    def open_stage(stage: Stage | None) -> Engine:
+        return open_engine(model, engine=engine, device=device, stage=stage)
+
+    changed = spec.detection != stored.detection or spec.test != TestOptions()
+    if task == "detections" and (changed or spec.doubles_proposals):
+        from roiline.infer.host_detection import HostPredictor
+
+        return HostPredictor(open_stage, spec)
+    whole = task == spec.tasks[-1]
+    return WholePredictor(open_stage(None if whole else Stage(outputs=tuple(spec.seams["proposals"]))), spec, task)

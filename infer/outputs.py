@@ -9,7 +9,15 @@ from pathlib import Path
 
 from roiline.core.errors import EXIT_DONE, EXIT_SOME_FAILED, DataError, UsageError
 from roiline.core.files import FolderLock, write_json
-from roiline.infer.formats import result_name, write_coco_boxes, write_detection_pickle, write_proposal_pickle
+from roiline.infer.detection_table import DetectionTable
+from roiline.infer.formats import (
+    result_names,
+    write_coco_boxes,
+    write_coco_keypoints,
+    write_coco_masks,
+    write_detection_pickle,
+    write_proposal_pickle,
+)
 from roiline.infer.manifest import (
     FAILED_FILE,
     FORMAT_VERSION,
@@ -20,7 +28,7 @@ from roiline.infer.manifest import (
     read_manifest,
     write_manifest,
 )
-from roiline.infer.merge import DetectionTable, FailedImage, MergedResults
+from roiline.infer.merge import FailedImage, MergedResults
 from roiline.infer.request import DEFAULT_FORMATS, FORMATS, RunSummary
 from roiline.infer.shards import ShardFile, shard_path
 
@@ -40,27 +48,41 @@ def choose_formats(task: str, asked: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(asked)) or DEFAULT_FORMATS[task]  # type: ignore[index]
 
 
-def result_path(out: Path, manifest: Manifest, form: str) -> Path:
-    """Returns the place of a result file."""
-    return out / result_name(manifest.settings.task, form, manifest.named_range)
+def result_paths(out: Path, manifest: Manifest, formats: Sequence[str]) -> tuple[Path, ...]:
+    """Returns the places of the result files of some formats."""
+    task, named_range, parts = manifest.settings.task, manifest.named_range, manifest.parts
+    return tuple(out / name for form in formats for name in result_names(task, form, named_range, parts))
 
 
 def write_results(out: Path, manifest: Manifest, results: MergedResults, formats: Sequence[str]) -> tuple[Path, ...]:
     """Writes the result files of a run, and returns their paths."""
-    paths = {form: result_path(out, manifest, form) for form in formats}
     config = manifest.config_yaml
     if manifest.settings.task == "proposals":
-        write_proposal_pickle(paths["detectron"], results, config_yaml=config)
-        return tuple(paths.values())
+        (path,) = result_paths(out, manifest, ("detectron",))
+        write_proposal_pickle(path, results, config_yaml=config)
+        return (path,)
     with DetectionTable(
         results, num_classes=len(manifest.classes) + 1, order=manifest.class_order, folder=out
     ) as table:
-        if "detectron" in paths:
-            write_detection_pickle(paths["detectron"], table, config_yaml=config)
-        if "coco" in paths:
-            ids = [category.category_id for category in manifest.classes]
-            write_coco_boxes(paths["coco"], table, category_ids=ids, plus_one=manifest.plus_one)
-    return tuple(paths.values())
+        if "detectron" in formats:
+            (path,) = result_paths(out, manifest, ("detectron",))
+            write_detection_pickle(path, table, config_yaml=config)
+        if "coco" in formats:
+            _write_coco(result_paths(out, manifest, ("coco",)), manifest, table)
+    return result_paths(out, manifest, formats)
+
+
+def _write_coco(paths: Sequence[Path], manifest: Manifest, table: DetectionTable) -> None:
+    """Writes the lists of boxes and of each part that the run has."""
+    ids = [category.category_id for category in manifest.classes]
+    boxes, *others = paths
+    write_coco_boxes(boxes, table, category_ids=ids, plus_one=manifest.plus_one)
+    for part, path in zip(manifest.parts, others, strict=True):
+        if part == "masks":
+            write_coco_masks(path, table, category_ids=ids)
+        else:
+            confidence = manifest.keypoint_confidence or "bbox"
+            write_coco_keypoints(path, table, category_ids=ids, confidence=confidence)
 
 
 def write_failures(out: Path, failed: Sequence[FailedImage]) -> None:
@@ -86,7 +108,7 @@ def merge_outputs(outs: Sequence[Path], out: Path, *, formats: Sequence[str] = (
             listed = "\n".join(f"  {name}: {old} in {parts[0][1]}, {new} in {part}" for name, old, new in others)
             raise UsageError(f"runs with different settings cannot be joined:\n{listed}")
     _check_ranges(parts)
-    shards = [(manifest.settings.id_range[0], _open_shards(part, manifest)) for manifest, part in parts]
+    shards = [(manifest.settings.id_range[0], open_shards(part, manifest)) for manifest, part in parts]
     results = MergedResults(shards, images=first.dataset.total)
     settings = replace(first.settings, id_range=(0, first.dataset.total))
     joined = replace(
@@ -124,7 +146,7 @@ def _read_finished(out: Path) -> Manifest:
     return manifest
 
 
-def _open_shards(out: Path, manifest: Manifest) -> list[ShardFile]:
+def open_shards(out: Path, manifest: Manifest) -> list[ShardFile]:
     """Opens all shards of a finished run and checks them.
 
     Raises:

@@ -74,6 +74,11 @@ class PickleStream:
         """Writes an image id."""
         self._write(_text_opcodes(value) if isinstance(value, str) else _integer_opcodes(value))
 
+    def write_bytes(self, value: bytes) -> None:
+        """Writes a byte string."""
+        encode = self._global("_codecs", "encode")
+        self._write(encode + _text_opcodes(value.decode("latin1")) + _LATIN1)
+
     def write_array(self, values: NDArray[Any]) -> None:
         """Writes a NumPy array in C order."""
         ordered = np.ascontiguousarray(values)

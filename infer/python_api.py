@@ -251,4 +251,7 @@ def pair_sources(
     folders = [Path(folder) for folder in images] + [None] * (len(data) - len(images))
     names = [*splits, *[None] * (len(data) - len(splits))]
     files = [*map(Path, proposals), *[None] * (len(data) - len(proposals))]
-    return tuple(DataSource(str(source), *fields) for source, *fields in zip(data, folders, names, files, strict=True))
+    return tuple(
+        DataSource(str(source), folder, split, file)
+        for source, folder, split, file in zip(data, folders, names, files, strict=True)
+    )

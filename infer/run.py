@@ -35,7 +35,7 @@ from roiline.infer.dataset_run import (
 from roiline.infer.manifest import RUN_FILE, SHARDS_FOLDER, TIMING_FILE, read_manifest, write_manifest
 from roiline.infer.merge import FailedImage, MergedResults
 from roiline.infer.messages import Finished, Setup
-from roiline.infer.outputs import choose_formats, result_path, write_failures, write_results
+from roiline.infer.outputs import choose_formats, result_paths, write_failures, write_results
 from roiline.infer.plan import Shard, shard_size
 from roiline.infer.pool import Pool
 from roiline.infer.progress import DatasetProgress, RunProgress
@@ -256,7 +256,7 @@ class _Run:
             )
             return RunSummary(EXIT_INTERRUPTED, run.images_done, 0, ())
         formats = self._request.formats
-        paths = tuple(result_path(run.out, run.manifest, form) for form in formats)
+        paths = result_paths(run.out, run.manifest, formats)
         results = MergedResults([(0, list(run.done.values()))], images=len(run.entries))
         unchanged = (
             run.before is not None and run.before.finished and run.before.named_range == run.manifest.named_range

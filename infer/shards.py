@@ -4,9 +4,11 @@ A file is: 8 magic bytes, the length of the header (8 bytes, little endian), the
 little endian), and the SHA-256 of all that. Nothing in it is executable, and a file that was cut short, changed, or made by another run
 does not read.
 
-The header names the run's identity, the shard's index, the task, and by columns, image after image: its position, its id, how many rows
-it has, and why it failed (null where it did not). Arrays: `boxes` (rows, 4) float32, `scores` (rows,) float32, and for detections
-`classes` (rows,) int64; the rows of image i start where those of image i - 1 end.
+The header names the run's identity, the shard's index, the task, and by columns, image after image: its position, its id, why it failed
+(null where it did not), and how much it has in each array. Arrays: `boxes` (rows, 4) float32, `scores` (rows,) float32, and for
+detections `classes` (rows,) int64; `mask_scores` and `mask_classes` (mask_rows,), `mask_lengths` (mask_rows,) int64, `masks` (mask_bytes,)
+the run lengths, each as long as mask_lengths says; `keypoint_scores` and `keypoint_classes` (keypoint_rows,), `keypoints`
+(keypoint_rows, 4, joints) float32. In every array what image i has starts where that of image i - 1 ends.
 """
 
 from __future__ import annotations
@@ -15,25 +17,45 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roiline.core.errors import DataError
 from roiline.core.files import write_durable
 from roiline.core.records import plain_from_record, record_from_plain
 from roiline.core.spec import Task
-from roiline.core.structures import Detections, Float32, ImageId, Int64, Result
+from roiline.core.structures import ImageId, Int64, Result
+from roiline.infer.result_rows import NO_KEYPOINTS, NO_MASKS, NO_ROWS, KeypointRows, MaskRows, Rows, rows_from_result
 
 MAGIC = b"ROILSHRD"
 FORMAT_VERSION = 1
 SUFFIX = ".shard"
 BAD_SUFFIX = ".bad"
 _LENGTH = struct.Struct("<Q")
-_ROW_BYTES = {"boxes": 16, "scores": 4, "classes": 8}
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_KEYPOINT_VALUES = 4
+_MOST = 1 << 40  # of rows or bytes that a header can mean
+
+_TYPES: dict[str, np.dtype[Any]] = {
+    "boxes": np.dtype("<f4"),
+    "scores": np.dtype("<f4"),
+    "classes": np.dtype("<i8"),
+    "mask_scores": np.dtype("<f4"),
+    "mask_classes": np.dtype("<i8"),
+    "mask_lengths": np.dtype("<i8"),
+    "masks": np.dtype("u1"),
+    "keypoint_scores": np.dtype("<f4"),
+    "keypoint_classes": np.dtype("<i8"),
+    "keypoints": np.dtype("<f4"),
+}
+"""The arrays in the order of the file."""
+
+_PROPOSAL_ARRAYS = ("boxes", "scores")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +70,10 @@ class ShardImage:
 
 @dataclass(frozen=True, slots=True)
 class ShardHeader:
-    """Is what a shard says about itself; the columns are as long as it has images."""
+    """Is what a shard says about itself; the columns are as long as it has images.
+
+    `heights` and `widths` are the size of the masks, 0 without masks.
+    """
 
     format_version: int
     identity: str
@@ -58,11 +83,34 @@ class ShardHeader:
     image_ids: tuple[ImageId, ...]
     rows: tuple[int, ...]
     failures: tuple[str | None, ...]
+    heights: tuple[int, ...]
+    widths: tuple[int, ...]
+    mask_rows: tuple[int, ...]
+    mask_bytes: tuple[int, ...]
+    keypoint_rows: tuple[int, ...]
+    joints: tuple[int, ...]
 
     @property
     def images(self) -> tuple[ShardImage, ...]:
         """Are the images one by one."""
         return tuple(map(ShardImage, self.positions, self.image_ids, self.rows, self.failures))
+
+    def lengths(self) -> dict[str, Int64]:
+        """Returns how many values each image has in each array."""
+        rows, masks, keypoints = (np.array(n, np.int64) for n in (self.rows, self.mask_rows, self.keypoint_rows))
+        lengths = {
+            "boxes": 4 * rows,
+            "scores": rows,
+            "classes": rows,
+            "mask_scores": masks,
+            "mask_classes": masks,
+            "mask_lengths": masks,
+            "masks": np.array(self.mask_bytes, np.int64),
+            "keypoint_scores": keypoints,
+            "keypoint_classes": keypoints,
+            "keypoints": _KEYPOINT_VALUES * keypoints * np.array(self.joints, np.int64),
+        }
+        return lengths if self.task == "detections" else {name: lengths[name] for name in _PROPOSAL_ARRAYS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +119,6 @@ class Failure:
 
     image_id: ImageId
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Are the rows of one image: `boxes` (R, 4), `scores` (R,), `classes` (R,), the latter without rows for proposals."""
-
-    boxes: Float32
-    scores: Float32
-    classes: Int64
-
-
-NO_ROWS = Rows(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
 
 
 def shard_path(folder: Path, index: int) -> Path:
@@ -94,7 +130,7 @@ def write_shard(
     path: Path, *, identity: str, index: int, task: Task, results: Sequence[tuple[int, Result | Failure]]
 ) -> None:
     """Writes one shard durably; `results` are (position, result) in the shard's order."""
-    rows = [_rows_of(result) for _, result in results]
+    rows = [NO_ROWS if isinstance(result, Failure) else rows_from_result(result) for _, result in results]
     header = ShardHeader(
         FORMAT_VERSION,
         identity,
@@ -104,24 +140,43 @@ def write_shard(
         image_ids=tuple(result.image_id for _, result in results),
         rows=tuple(len(row.scores) for row in rows),
         failures=tuple(result.reason if isinstance(result, Failure) else None for _, result in results),
+        heights=tuple(row.masks.size_hw[0] for row in rows),
+        widths=tuple(row.masks.size_hw[1] for row in rows),
+        mask_rows=tuple(len(row.masks.counts) for row in rows),
+        mask_bytes=tuple(sum(map(len, row.masks.counts)) for row in rows),
+        keypoint_rows=tuple(len(row.keypoints.points) for row in rows),
+        joints=tuple(row.keypoints.points.shape[2] for row in rows),
     )
     text = json.dumps(plain_from_record(header), ensure_ascii=False).encode()
-    chunks = [MAGIC, _LENGTH.pack(len(text)), text]
-    chunks += [np.ascontiguousarray(row.boxes, "<f4").tobytes() for row in rows]
-    chunks += [np.ascontiguousarray(row.scores, "<f4").tobytes() for row in rows]
-    if task == "detections":
-        chunks += [np.ascontiguousarray(row.classes, "<i8").tobytes() for row in rows]
+    chunks = [MAGIC, _LENGTH.pack(len(text)), text, *_list_chunks(rows, tuple(header.lengths()))]
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk)
     write_durable(path, *chunks, digest.digest())
 
 
-def _rows_of(result: Result | Failure) -> Rows:
-    if isinstance(result, Failure):
-        return NO_ROWS
-    classes = result.classes if isinstance(result, Detections) else NO_ROWS.classes
-    return Rows(result.boxes, result.scores, classes)
+def _list_chunks(rows: Sequence[Rows], names: Sequence[str]) -> Iterator[bytes]:
+    """Returns the content of the named arrays."""
+    values = [_values_of(row) for row in rows]
+    for name in names:
+        for value in values:
+            yield np.ascontiguousarray(value[name], _TYPES[name]).tobytes()
+
+
+def _values_of(row: Rows) -> dict[str, NDArray[Any]]:
+    masks, keypoints = row.masks, row.keypoints
+    return {
+        "boxes": row.boxes,
+        "scores": row.scores,
+        "classes": row.classes,
+        "mask_scores": masks.scores,
+        "mask_classes": masks.classes,
+        "mask_lengths": np.array([len(counts) for counts in masks.counts], np.int64),
+        "masks": np.frombuffer(b"".join(masks.counts), np.uint8),
+        "keypoint_scores": keypoints.scores,
+        "keypoint_classes": keypoints.classes,
+        "keypoints": keypoints.points,
+    }
 
 
 class ShardFile:
@@ -148,16 +203,14 @@ class ShardFile:
                 raise DataError(f"{path}: damaged: its header claims {length} bytes, the file has {size}")
             text = stream.read(length)
         self.header = _decode_header(text, path)
-        self._starts = np.concatenate([[0], np.cumsum(self.header.rows, dtype=np.int64)]).astype(np.int64)
-        self._data = len(start) + length
-        names = ("boxes", "scores", "classes") if self.header.task == "detections" else ("boxes", "scores")
-        self._offsets: dict[str, int] = {}
-        end = self._data
-        for name in names:
-            self._offsets[name] = end
-            end += _ROW_BYTES[name] * int(self._starts[-1])
-        if size != end + hashlib.sha256().digest_size:
-            raise DataError(f"{path}: damaged: expected {end + hashlib.sha256().digest_size} bytes, got {size}")
+        self._bounds: dict[str, Int64] = {}
+        end = len(start) + length
+        for name, lengths in self.header.lengths().items():
+            ends = end + _TYPES[name].itemsize * np.cumsum(lengths, dtype=np.int64)
+            self._bounds[name] = np.concatenate([[end], ends]).astype(np.int64)
+            end = int(self._bounds[name][-1])
+        if size != end + _DIGEST_BYTES:
+            raise DataError(f"{path}: damaged: expected {end + _DIGEST_BYTES} bytes, got {size}")
 
     def check(self) -> None:
         """Compares the content with its checksum.
@@ -166,23 +219,49 @@ class ShardFile:
             DataError: they differ.
         """
         content = self.path.read_bytes()
-        size = hashlib.sha256().digest_size
-        if hashlib.sha256(content[:-size]).digest() != content[-size:]:
+        if hashlib.sha256(content[:-_DIGEST_BYTES]).digest() != content[-_DIGEST_BYTES:]:
             raise DataError(f"{self.path}: damaged: its content does not fit its checksum")
 
     def rows(self, place: int) -> Rows:
         """Returns the rows of the shard's image number `place`."""
-        first, last = int(self._starts[place]), int(self._starts[place + 1])
-        if first == last:
+        header = self.header
+        if not (header.rows[place] or header.mask_rows[place] or header.keypoint_rows[place]):
             return NO_ROWS
         with self.path.open("rb") as stream:
-            raw = {
-                name: os.pread(stream.fileno(), _ROW_BYTES[name] * (last - first), offset + _ROW_BYTES[name] * first)
-                for name, offset in self._offsets.items()
-            }
-        boxes = np.frombuffer(raw["boxes"], "<f4").reshape(-1, 4)
-        classes = np.frombuffer(raw["classes"], "<i8") if "classes" in raw else NO_ROWS.classes
-        return Rows(boxes, np.frombuffer(raw["scores"], "<f4"), classes)
+            values = {name: self._read(stream.fileno(), name, place) for name in self._bounds}
+        boxes = values["boxes"].reshape(-1, 4)
+        if header.task != "detections":
+            return Rows(boxes, values["scores"], NO_ROWS.classes)
+        return Rows(
+            boxes,
+            values["scores"],
+            values["classes"],
+            self._masks(values, place) if header.mask_rows[place] else NO_MASKS,
+            self._keypoints(values, place) if header.keypoint_rows[place] else NO_KEYPOINTS,
+        )
+
+    def classes(self, place: int) -> tuple[Int64, Int64, Int64]:
+        """Returns the classes of the boxes, of the masks and of the keypoints of the shard's image number `place`."""
+        names = ("classes", "mask_classes", "keypoint_classes")
+        with self.path.open("rb") as stream:
+            boxes, masks, keypoints = (self._read(stream.fileno(), name, place) for name in names)
+        return boxes, masks, keypoints
+
+    def _read(self, descriptor: int, name: str, place: int) -> NDArray[Any]:
+        first, last = int(self._bounds[name][place]), int(self._bounds[name][place + 1])
+        values: NDArray[Any] = np.frombuffer(os.pread(descriptor, last - first, first), _TYPES[name])
+        return values
+
+    def _masks(self, values: dict[str, NDArray[Any]], place: int) -> MaskRows:
+        content = values["masks"].tobytes()
+        ends = np.cumsum(values["mask_lengths"]).tolist()
+        counts = tuple(content[start:end] for start, end in zip([0, *ends], ends, strict=False))
+        size_hw = (self.header.heights[place], self.header.widths[place])
+        return MaskRows(values["mask_scores"], values["mask_classes"], counts, size_hw)
+
+    def _keypoints(self, values: dict[str, NDArray[Any]], place: int) -> KeypointRows:
+        points = values["keypoints"].reshape(-1, _KEYPOINT_VALUES, self.header.joints[place])
+        return KeypointRows(values["keypoint_scores"], values["keypoint_classes"], points)
 
 
 def _decode_header(text: bytes, path: Path) -> ShardHeader:
@@ -193,8 +272,10 @@ def _decode_header(text: bytes, path: Path) -> ShardHeader:
     header = record_from_plain(ShardHeader, plain, where=f"{path}: header")
     if header.format_version != FORMAT_VERSION:
         raise DataError(f"{path}: has format version {header.format_version}, this roiline reads {FORMAT_VERSION}")
-    lengths = {len(column) for column in (header.positions, header.image_ids, header.rows, header.failures)}
-    if len(lengths) != 1 or any(rows < 0 for rows in header.rows):
+    masks = (header.heights, header.widths, header.mask_rows, header.mask_bytes)
+    sizes = (header.rows, *masks, header.keypoint_rows, header.joints)
+    lengths = {len(column) for column in (header.positions, header.image_ids, header.failures, *sizes)}
+    if len(lengths) != 1 or any(not 0 <= number <= _MOST for column in sizes for number in column):
         raise DataError(f"{path}: damaged: the columns of its header do not fit together")
     return header
 

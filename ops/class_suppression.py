@@ -58,19 +58,23 @@ def write_class_nms(
     limit: str,
     one_empty_box: bool,
     in_row_order: bool,
+    later_first: bool = False,
 ) -> KeptBoxes:
     """Writes NMS over boxes (M, 4) of the candidates; picture by picture, class by class, `limit` a class.
 
     `slots` (T, 2) are (picture, position within it) of the score rows, `longest` the largest number of rows of a picture. Within a
-    class what is kept comes in the order of its rows, or else by descending score, ties in the order of rows.
+    class what is kept comes in the order of its rows, or else by descending score. Of equal scores the earlier row wins, or the later.
     """
     slot = w.op("Gather", slots, candidates.row, axis=0)
     group = w.op("Add", w.op("Mul", w.columns(slot, 0, 1), columns), w.unsqueeze(candidates.column, 1))
-    place = w.concat(group, w.columns(slot, 1, 2), axis=1)
+    position = w.columns(slot, 1, 2)
     groups, rows = w.op("Mul", images, columns), w.op("Max", longest, w.ints(1))
-    dense_scores = w.op("ScatterND", w.full(-np.inf, groups, rows), place, candidates.scores)
+    last = w.op("Sub", rows, w.ints(1))
+    visited = w.concat(group, w.op("Sub", last, position) if later_first else position, axis=1)
+    dense_scores = w.op("ScatterND", w.full(-np.inf, groups, rows), visited, candidates.scores)
     far_corners = write_far_corners(w, boxes, plus_one)
-    dense_boxes = w.op("ScatterND", w.full(0.0, groups, rows, w.ints(4)), place, far_corners)
+    dense_boxes = w.op("ScatterND", w.full(0.0, groups, rows, w.ints(4)), visited, far_corners)
+    place = w.concat(group, position, axis=1)
     if one_empty_box:
         dense_scores = write_single_empty_box(w, dense_boxes, dense_scores)
     group, index = write_nms(
@@ -82,6 +86,8 @@ def write_class_nms(
         limit=limit,
         score_floor=LOWEST,
     )
+    if later_first:
+        index = w.op("Sub", last, index)
     if in_row_order:
         group, index = _sort_by_row(w, group, index, rows)
     kept = w.concat(w.unsqueeze(group, 1), w.unsqueeze(index, 1), axis=1)

@@ -26,12 +26,14 @@ def suppress_boxes(
     plus_one: float,
     limit: int = 0,
     one_empty_box: bool = False,
+    order: Int64 | None = None,
 ) -> Int64:
     """Returns the indices of kept boxes (n, 4), by descending score; at most `limit` (<= 0: all).
 
-    Boxes without area do not overlap anything, unless `one_empty_box`: then the first of them suppresses the others.
+    Boxes without area do not overlap anything, unless `one_empty_box`: then the first of them suppresses the others. `order` is in which
+    order boxes are visited, where another than by score and index is wanted.
     """
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-scores, kind="stable") if order is None else order
     areas = box_areas(boxes, plus_one=plus_one)
     offset, level = np.float32(plus_one), np.float32(threshold)
     kept: list[int] = []

@@ -1,4 +1,4 @@
-"""Pictures of results: detections as named boxes, proposals as thin boxes coloured by score, ground truth as dashed boxes.
+"""Pictures of results: detections as named boxes with masks and keypoints, proposals as thin boxes coloured by score, ground truth dashed.
 
 Lines and letters grow with the picture, and very small pictures are enlarged by a whole factor first, so that labels can be read on a
 thumbnail and on a scan alike. A label never leaves the picture and moves aside for labels already there.
@@ -15,12 +15,15 @@ import numpy as np
 
 from roiline.core.errors import DataError, UsageError
 from roiline.core.files import write_durable
-from roiline.core.structures import Detections, Float32, ImageId, Int64, Proposals, Result, RoidbEntry, UInt8
+from roiline.core.structures import Float32, ImageId, Proposals, RoidbEntry, UInt8
 from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.pictures import decode_picture, read_bytes
+from roiline.infer.result_rows import KeypointRows, MaskRows, Rows
 from roiline.infer.roidb import Dataset
+from roiline.report.image_rows import read_image_rows
 from roiline.report.labels import Pen, choose_class_color, draw_label
-from roiline.report.results import DetectionResults, Results, read_results, split_by_image
+from roiline.report.overlays import paint_keypoints, paint_masks
+from roiline.report.results import dataset_of_run
 
 DETECTION_THRESH = 0.7
 """The lowest score of detections that are drawn when no threshold is given: what the original programs take."""
@@ -79,14 +82,14 @@ def draw_results(
         )
     names = tuple(category.name for category in dataset.categories) or class_names
     rules = DrawingRules(thresh, top, ground_truth, exif, names)
-    results = read_results(results_path, dataset)[0]
-    per_image = _split_by_entry(results)
+    dataset = dataset_of_run(results_path, dataset)
+    entries, per_image = read_image_rows(results_path, dataset)
     stems = dict(zip((entry.image_id for entry in dataset.entries), choose_stems(dataset.entries), strict=True))
     out_dir.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     failed: list[tuple[ImageId, str]] = []
-    for entry, found in zip(results.entries, per_image, strict=True):
-        if not len(_choose_rows(found, rules)):
+    for entry, found in zip(entries, per_image, strict=True):
+        if not _has_rows(_choose_shown(found, rules)):
             continue
         try:
             drawn = draw_picture(_read_entry(entry, rules), found, entry, rules)
@@ -98,7 +101,7 @@ def draw_results(
     return Drawing(tuple(files), tuple(failed))
 
 
-def draw_picture(picture: UInt8, found: Result, entry: RoidbEntry, rules: DrawingRules) -> UInt8:
+def draw_picture(picture: UInt8, found: Rows | Proposals, entry: RoidbEntry, rules: DrawingRules) -> UInt8:
     """Returns the BGR picture (H, W, 3), enlarged if it is very small, with its results on it; the given one is left as it is."""
     factor = max(1, math.ceil(_LEAST_LONG_SIDE / max(picture.shape[:2])))
     canvas = _enlarge(picture, factor)
@@ -106,13 +109,14 @@ def draw_picture(picture: UInt8, found: Result, entry: RoidbEntry, rules: Drawin
     if rules.ground_truth:
         for box in entry.boxes:
             _draw_dashed_box(canvas, _to_canvas(box, canvas, factor), pen)
-    rows = _choose_rows(found, rules)
-    if isinstance(found, Detections):
-        shown = Detections(found.image_id, found.boxes[rows], found.scores[rows], found.classes[rows])
-        _draw_detections(canvas, shown, rules.class_names, pen, factor)
-    elif len(rows):
-        best = Proposals(found.image_id, found.boxes[rows], found.scores[rows])
-        _draw_proposals(canvas, best, pen, factor, total=len(found.boxes))
+    shown = _choose_shown(found, rules)
+    if isinstance(shown, Rows):
+        paint_masks(canvas, shown.masks, factor=factor, pen=pen)
+        _draw_boxes(canvas, shown, pen, factor)
+        paint_keypoints(canvas, shown.keypoints, factor=factor, pen=pen)
+        _draw_labels(canvas, shown, rules.class_names, pen, factor)
+    elif len(shown.boxes):
+        _draw_proposals(canvas, shown, pen, factor, total=len(found.boxes))
     return canvas
 
 
@@ -133,25 +137,45 @@ def choose_stems(entries: Sequence[RoidbEntry]) -> list[str]:
     return stems
 
 
-def _split_by_entry(results: Results) -> Sequence[Result]:
-    return split_by_image(results) if isinstance(results, DetectionResults) else results.proposals
-
-
 def _read_entry(entry: RoidbEntry, rules: DrawingRules) -> UInt8:
     """Reads the picture the way round that the dataset's size means, which is the frame of its boxes."""
     size_hw = (entry.height, entry.width) if entry.height > 0 and entry.width > 0 else None
     return decode_picture(read_bytes(entry.path), where=entry.path, exif=rules.exif, size_hw=size_hw)
 
 
-def _choose_rows(found: Result, rules: DrawingRules) -> Int64:
-    """Returns the rows to draw: of detections in their order, of proposals by descending score."""
-    if isinstance(found, Detections):
-        return np.flatnonzero(found.scores >= (DETECTION_THRESH if rules.thresh is None else rules.thresh))
-    best = np.argsort(-found.scores, kind="stable")[: rules.top]
-    return best if rules.thresh is None else best[found.scores[best] >= rules.thresh]
+def _choose_shown(found: Rows | Proposals, rules: DrawingRules) -> Rows | Proposals:
+    """Returns what is to be drawn: of detections in their order, of proposals by descending score."""
+    if isinstance(found, Proposals):
+        best = np.argsort(-found.scores, kind="stable")[: rules.top]
+        if rules.thresh is not None:
+            best = best[found.scores[best] >= rules.thresh]
+        return Proposals(found.image_id, found.boxes[best], found.scores[best])
+    least = DETECTION_THRESH if rules.thresh is None else rules.thresh
+    boxes, masks, keypoints = (np.flatnonzero(part.scores >= least) for part in (found, found.masks, found.keypoints))
+    return Rows(
+        found.boxes[boxes],
+        found.scores[boxes],
+        found.classes[boxes],
+        MaskRows(
+            found.masks.scores[masks],
+            found.masks.classes[masks],
+            tuple(found.masks.counts[row] for row in masks),
+            found.masks.size_hw,
+        ),
+        KeypointRows(
+            found.keypoints.scores[keypoints], found.keypoints.classes[keypoints], found.keypoints.points[keypoints]
+        ),
+    )
 
 
-def _draw_detections(canvas: UInt8, shown: Detections, class_names: Sequence[str], pen: Pen, factor: int) -> None:
+def _has_rows(shown: Rows | Proposals) -> bool:
+    if isinstance(shown, Proposals):
+        return len(shown.boxes) > 0
+    return len(shown.boxes) + len(shown.masks) + len(shown.keypoints) > 0
+
+
+def _draw_boxes(canvas: UInt8, shown: Rows, pen: Pen, factor: int) -> None:
+    """Draws the boxes, the largest first."""
     import cv2
 
     sides = shown.boxes[:, 2:] - shown.boxes[:, :2]
@@ -159,6 +183,10 @@ def _draw_detections(canvas: UInt8, shown: Detections, class_names: Sequence[str
         left, top, right, bottom = _to_canvas(shown.boxes[row], canvas, factor)
         color = choose_class_color(int(shown.classes[row]))
         cv2.rectangle(canvas, (left, top), (right, bottom), color, pen.line)
+
+
+def _draw_labels(canvas: UInt8, shown: Rows, class_names: Sequence[str], pen: Pen, factor: int) -> None:
+    """Writes names and scores, those of the best detections first, so that they have the best places."""
     placed: list[tuple[int, int, int, int]] = []
     for row in np.argsort(-shown.scores, kind="stable"):
         label = int(shown.classes[row])

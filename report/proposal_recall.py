@@ -13,7 +13,7 @@ import numpy as np
 from roiline.core.boxes import box_ious
 from roiline.core.structures import Bool, Float32, Float64, Int64, RoidbEntry
 from roiline.infer.proposal_files import select_proposals
-from roiline.report.results import ProposalResults
+from roiline.report.result_columns import ProposalResults
 
 LIMITS = (100, 1000)
 AREAS: Mapping[str, tuple[float, float]] = {

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from roiline.report.detection_metrics import DetectionMetrics
+from roiline.report.detection_metrics import DetectionMetrics, Scored
 
 COPY_PASTE_PREFIX = "copypaste: "
+_MEASURES: Mapping[Scored, str] = {
+    "box": "box AP, IoU .50:.95, at most 100 detections a picture, x 100",
+    "mask": "mask AP, IoU .50:.95, at most 100 detections a picture, x 100",
+    "keypoint": "keypoint AP, OKS .50:.95, at most 20 detections a picture, x 100",
+}
 
 
-def format_detection_table(title: str, metrics: DetectionMetrics) -> str:
+def format_detection_table(title: str, metrics: DetectionMetrics, part: Scored = "box") -> str:
     """Returns the table of detection metrics: 100 * AP with one decimal, `-` where there is no ground truth."""
     rows = [(name, _percent(value)) for name, value in metrics.overall.items()]
     rows += [(f"AP of {name}", _percent(value)) for name, value in metrics.per_class.items()]
-    heading = f"{title}: box AP, IoU .50:.95, at most 100 detections a picture, x 100"
-    return _join(heading, rows)
+    return _join(f"{title}: {_MEASURES[part]}", rows)
 
 
 def format_recall_table(title: str, recalls: Mapping[str, float]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cv2
 import numpy as np
 
 BOX_TOLERANCE = 0.01
@@ -59,6 +60,17 @@ def write_weights(info: dict[str, Any], recipe_folder: Path, folder: Path) -> Pa
     return weights
 
 
+def _find_picture(image: dict[str, Any], source: Path, folder: Path) -> Path:
+    """Returns the stored picture, or writes it from its recipe where it is not stored."""
+    if image.get("file"):
+        return source / image["file"]
+    seed, height, width = (int(word) for word in image["recipe"].split("(")[1].rstrip(")").split(","))
+    path = folder / "picture.png"
+    picture = _load_recipe(source).make_image(seed, height, width)
+    path.write_bytes(cv2.imencode(".png", picture)[1].tobytes())
+    return path
+
+
 def build_case(description: Path, folder: Path) -> ModelCase:
     """Writes the weights file of a case into `folder`; `description` is the case's json."""
     info = json.loads(description.read_text())
@@ -73,7 +85,7 @@ def build_case(description: Path, folder: Path) -> ModelCase:
         cfg=source / f"{info['case']}.cfg.yaml",
         weights=weights,
         overrides=tuple(zip(options[::2], map(str, options[1::2]), strict=True)),
-        picture=source / info["image"]["file"],
+        picture=_find_picture(info["image"], source, folder),
         expected=expected,
     )
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from roiline.export.caffe2.translation import Call
 from roiline.export.graph import Shape
-from roiline.ops.nodes import Attribute
 
 
 def translate_copy(call: Call) -> None:
     """Translates what hands its input on: Copy, Alias, StopGradient."""
     x = call.blob(0)
-    call.write("Identity", x.name, shape=x.shape)
+    call.write("Identity", x.name, like=x)
 
 
 def translate_dropout(call: Call) -> None:
@@ -27,7 +28,7 @@ def elementwise(op_type: str) -> Callable[[Call], None]:
 
     def translate(call: Call) -> None:
         x = call.blob(0)
-        call.write(op_type, x.name, shape=x.shape)
+        call.write(op_type, x.name, like=x)
 
     return translate
 
@@ -35,7 +36,7 @@ def elementwise(op_type: str) -> Callable[[Call], None]:
 def translate_leaky_relu(call: Call) -> None:
     """Translates LeakyRelu."""
     x = call.blob(0)
-    call.write("LeakyRelu", x.name, shape=x.shape, alpha=call.number("alpha", 0.01))
+    call.write("LeakyRelu", x.name, like=x, alpha=call.number("alpha", 0.01))
 
 
 def arithmetic(op_type: str) -> Callable[[Call], None]:
@@ -45,8 +46,8 @@ def arithmetic(op_type: str) -> Callable[[Call], None]:
         first, second = call.blob(0), call.blob(1)
         if call.flag("broadcast", False) and (call.has("axis") or call.has("axis_str")):
             call.refuse("broadcasting along an axis is not translated")
-        shape = first.shape if first.shape is not None and first.rank == second.rank else None
-        call.write(op_type, first.name, second.name, shape=shape)
+        rank = None if first.rank is None or second.rank is None else max(first.rank, second.rank)
+        call.write(op_type, first.name, second.name, shape=None if rank is None else (None,) * rank)
 
     return translate
 
@@ -55,7 +56,8 @@ def translate_sum(call: Call) -> None:
     """Translates Sum of any number of blobs of one shape."""
     blobs = [call.blob(index) for index in range(max(call.count(), 1))]
     op_type = "Add" if len(blobs) == 2 else "Sum"
-    call.write(op_type, *(blob.name for blob in blobs), shape=blobs[0].shape)
+    like = next((blob for blob in blobs if blob.shape is not None), blobs[0])
+    call.write(op_type, *(blob.name for blob in blobs), like=like)
 
 
 def translate_concat(call: Call) -> None:
@@ -69,15 +71,14 @@ def translate_concat(call: Call) -> None:
     shape: Shape | None = None
     if all(blob.shape is not None for blob in blobs):
         shape = tuple(size if index != axis else None for index, size in enumerate(blobs[0].shape or ()))
-    call.write("Concat", *(blob.name for blob in blobs), shape=shape, axis=axis)
+    call.write("Concat", *(blob.name for blob in blobs), shape=shape, dtype=blobs[0].dtype, axis=axis)
 
 
 def translate_batch_permutation(call: Call) -> None:
     """Translates BatchPermutation: row i is row index[i] of the input."""
-    import numpy as np
-
     x, index = call.blob(0), call.blob(1, (None,), np.int32)
-    call.write("Gather", x.name, index.name, shape=x.shape, axis=0)
+    shape = None if x.shape is None else (None, *x.shape[1:])
+    call.write("Gather", x.name, index.name, shape=shape, dtype=x.dtype, axis=0)
 
 
 def translate_reshape(call: Call) -> None:
@@ -85,22 +86,31 @@ def translate_reshape(call: Call) -> None:
     x = call.blob(0)
     shape = call.integers("shape")
     if shape is None:
-        shape = tuple(int(size) for size in call.array(1))
-    call.write("Reshape", x.name, call.graph.ints(*shape), shape=tuple(size if size > 0 else None for size in shape))
+        shape = tuple(int(size) for size in call.array(1).reshape(-1))
+    if min(shape, default=-2) < -1:
+        call.refuse(f"shape {shape}: expected sizes, 0 or one -1")
+    known = tuple(size if size > 0 else None for size in shape)
+    call.write("Reshape", x.name, call.graph.ints(*shape), shape=known, dtype=x.dtype)
 
 
 def translate_transpose(call: Call) -> None:
     """Translates Transpose; without `axes` their order is reversed."""
-    x, axes = call.blob(0), call.integers("axes")
-    attributes: dict[str, Attribute] = {} if axes is None else {"perm": axes}
-    shape = None if axes is None or x.shape is None else tuple(x.dim(axis) for axis in axes)
-    call.write("Transpose", x.name, shape=shape, **attributes)
+    axes = call.integers("axes")
+    if axes is None:
+        x = call.blob(0)
+        shape = None if x.shape is None else tuple(reversed(x.shape))
+        call.write("Transpose", x.name, shape=shape, dtype=x.dtype)
+        return
+    if sorted(axes) != list(range(len(axes))):
+        call.refuse(f"axes {axes}: expected each axis once")
+    x = call.blob(0, (None,) * len(axes))
+    call.write("Transpose", x.name, shape=tuple(x.dim(axis) for axis in axes), dtype=x.dtype, perm=axes)
 
 
 def translate_flatten(call: Call) -> None:
     """Translates Flatten to two axes."""
     x = call.blob(0)
-    call.write("Flatten", x.name, shape=(None, None), axis=call.integer("axis", 1))
+    call.write("Flatten", x.name, shape=(None, None), dtype=x.dtype, axis=call.integer("axis", 1))
 
 
 def translate_narrow_as(call: Call) -> None:

@@ -17,7 +17,8 @@ from roiline.export.caffe2.netdef import Argument, NetDef, OperatorDef
 
 Array: TypeAlias = NDArray[Any]
 _DTYPES: Mapping[int, type[np.generic]] = {1: np.float32, 2: np.int32, 5: np.bool_, 10: np.int64, 13: np.float64}
-_MOST_ELEMENTS = 1 << 29
+_MOST_CONSTANTS = 1 << 26
+_MOST_AXES = 8
 
 
 def fill_blobs(net: NetDef, where: str) -> dict[str, Array]:
@@ -69,7 +70,7 @@ def _fill(operator: OperatorDef, blobs: Mapping[str, Array]) -> dict[str, Array]
 def _shape_of(operator: OperatorDef) -> tuple[int, ...]:
     argument = operator.arguments.get("shape")
     shape = argument.integers if argument is not None else ()
-    if any(size < 0 for size in shape) or math.prod(shape) > _MOST_ELEMENTS:
+    if len(shape) > _MOST_AXES or any(not 0 <= size < 1 << 31 for size in shape):
         raise _FillError(f"the shape {shape} cannot be")
     return shape
 
@@ -113,7 +114,11 @@ def _constant(operator: OperatorDef) -> Array:
     number: float = 0
     if value is not None:
         number = value.number if value.number is not None else value.integer or 0
-    return np.full(_shape_of(operator), number).astype(dtype)
+    shape = _shape_of(operator)
+    if math.prod(shape) > _MOST_CONSTANTS:
+        raise _FillError(f"the shape {shape} has more than {_MOST_CONSTANTS} elements of one value")
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.full(shape, np.asarray(number).astype(dtype))
 
 
 FILLERS: Mapping[str, Callable[[OperatorDef], Array]] = {

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from roiline.export.caffe2.translation import Call
-from roiline.ops.nodes import Attribute
 
 _NCHW = (None, None, None, None)
+_MOST_GROUPS = 1 << 16
 _VALID, _CAFFE = 1, 3  # values of `legacy_pad`; 0: none, 2: SAME
 
 
@@ -25,7 +25,7 @@ class Window:
     dilations: tuple[int, int]
 
     @property
-    def pooling(self) -> Mapping[str, Attribute]:
+    def pooling(self) -> Mapping[str, Any]:
         """Is the attributes that every such node has."""
         return {"kernel_shape": self.kernel, "strides": self.strides, "pads": self.pads}
 
@@ -109,7 +109,7 @@ def translate_average_pool(call: Call) -> None:
     _translate_pool(call, "AveragePool", "GlobalAveragePool", include)
 
 
-def _translate_pool(call: Call, op_type: str, global_type: str, attributes: Mapping[str, Attribute]) -> None:
+def _translate_pool(call: Call, op_type: str, global_type: str, attributes: Mapping[str, Any]) -> None:
     call.expect_order()
     x = call.blob(0, _NCHW)
     if call.flag("global_pooling", False):
@@ -144,7 +144,7 @@ def translate_fc(call: Call) -> None:
     x, weight = call.blob(0), call.weight(1, (None, None), "weights")
     bias = call.weight(2, (weight.dim(0),), "bias")
     width = weight.dim(1)
-    if x.rank == 2:
+    if x.rank in (None, 2):  # rows, as far as anyone can tell
         x = call.blob(0, (None, width))
     rows = x.name if x.rank == 2 else call.graph.op("Flatten", x.name, axis=1)
     call.write("Gemm", rows, weight.name, bias.name, shape=(x.dim(0), weight.dim(0)), transB=1)
@@ -154,12 +154,10 @@ def translate_softmax(call: Call) -> None:
     """Translates Softmax, which is over all axes from `axis` on together."""
     x, axis = call.blob(0), call.integer("axis", 1)
     if x.rank is not None and axis in (x.rank - 1, -1):
-        call.write("Softmax", x.name, shape=x.shape, axis=-1)
+        call.write("Softmax", x.name, like=x, axis=-1)
         return
     rows = call.graph.op("Flatten", x.name, axis=axis)
-    call.write(
-        "Reshape", call.graph.op("Softmax", rows, axis=1), call.graph.op("Shape", x.name), shape=x.shape, allowzero=1
-    )
+    call.write("Reshape", call.graph.op("Softmax", rows, axis=1), call.graph.op("Shape", x.name), like=x, allowzero=1)
 
 
 def translate_affine_channel(call: Call) -> None:
@@ -168,7 +166,7 @@ def translate_affine_channel(call: Call) -> None:
     scale, bias = call.weight(1, (None,), "scale"), call.weight(2, (None,), "bias")
     x = call.blob(0, (None, scale.dim(0), None, None))
     per_channel = [call.graph.unsqueeze(blob.name, 1, 2) for blob in (scale, bias)]
-    call.write("Add", call.graph.op("Mul", x.name, per_channel[0]), per_channel[1], shape=x.shape)
+    call.write("Add", call.graph.op("Mul", x.name, per_channel[0]), per_channel[1], like=x)
 
 
 def translate_spatial_bn(call: Call) -> None:
@@ -180,7 +178,7 @@ def translate_spatial_bn(call: Call) -> None:
     weights = [call.weight(index, (None,), name) for index, name in enumerate(names, start=1)]
     x = call.blob(0, (None, weights[0].dim(0), None, None))
     epsilon = call.number("epsilon", 1e-5)
-    call.write("BatchNormalization", x.name, *(w.name for w in weights), shape=x.shape, epsilon=epsilon)
+    call.write("BatchNormalization", x.name, *(w.name for w in weights), like=x, epsilon=epsilon)
 
 
 def translate_group_norm(call: Call) -> None:
@@ -190,7 +188,7 @@ def translate_group_norm(call: Call) -> None:
     scale, bias = call.weight(1, (None,), "scale"), call.weight(2, (None,), "bias")
     channels = scale.dim(0)
     x = call.blob(0, (None, channels, None, None))
-    if groups < 1 or (channels is not None and channels % groups):
+    if not 1 <= groups <= _MOST_GROUPS or (channels is not None and channels % groups):
         call.refuse(f"{channels} channels do not make {groups} groups")
     size = g.op("Shape", x.name)
     (images,) = g.dims(x.name, 0)
@@ -205,7 +203,7 @@ def translate_group_norm(call: Call) -> None:
     )
     normal = g.op("Reshape", normal, size, allowzero=1)
     per_channel = [g.unsqueeze(blob.name, 1, 2) for blob in (scale, bias)]
-    call.write("Add", g.op("Mul", normal, per_channel[0]), per_channel[1], shape=x.shape)
+    call.write("Add", g.op("Mul", normal, per_channel[0]), per_channel[1], like=x)
 
 
 def translate_lrn(call: Call) -> None:
@@ -220,7 +218,7 @@ def translate_lrn(call: Call) -> None:
         "beta": call.number("beta", 0.0),
         "bias": call.number("bias", 1.0),
     }
-    call.write("LRN", x.name, shape=x.shape, size=size, **terms)
+    call.write("LRN", x.name, like=x, size=size, **terms)
 
 
 def translate_upsample_nearest(call: Call) -> None:
@@ -279,8 +277,10 @@ def translate_group_spatial_softmax(call: Call) -> None:
     """Translates GroupSpatialSoftmax: softmax over each block of `num_classes` channels, cell by cell."""
     call.expect_order()
     g, classes = call.graph, call.integer("num_classes", 81)
+    if classes < 1:
+        call.refuse(f"num_classes {classes}: expected a positive number")
     x = call.blob(0, _NCHW)
     images, height, width = g.dims(x.name, 0, 2, 3)
     blocks = g.op("Div", g.dims(x.name, 1)[0], g.ints(classes))
     soft = g.op("Softmax", g.reshape(x.name, images, blocks, classes, height, width), axis=2)
-    call.write("Reshape", soft, g.op("Shape", x.name), shape=x.shape, allowzero=1)
+    call.write("Reshape", soft, g.op("Shape", x.name), like=x, allowzero=1)

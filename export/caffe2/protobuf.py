@@ -67,7 +67,9 @@ def walk_fields(message: memoryview, *, float_field: int = 0) -> Iterator[Field]
         else:
             raise ProtobufError(f"byte {start}: wire type {wire} does not occur in such files")
         if length > size - position:
-            raise ProtobufError(f"byte {start}: an entry of {length} bytes where {size - position} are left: was it cut off?")
+            raise ProtobufError(
+                f"byte {start}: an entry of {length} bytes where {size - position} are left: was it cut off?"
+            )
         yield Field(number, wire, 0, message[position : position + length])
         position += length
 

@@ -18,18 +18,22 @@ from numpy.typing import NDArray
 from roiline.core.errors import ExportError
 from roiline.export.caffe2.netdef import Argument, NetDef, OperatorDef
 from roiline.export.graph import GraphWriter, Shape
-from roiline.ops.nodes import Attribute
 from roiline.ops.operator import Operator
 
 Array: TypeAlias = NDArray[Any]
 
 
 class Blob(NamedTuple):
-    """Is a blob as it stands: its ONNX name, what is known of its shape (None: nothing), whether its values are known."""
+    """Is a blob as it stands: its ONNX name, what is known of its shape (None: nothing), whether its values are known.
+
+    `origin` is the input of the net that has the same shape, where there is one: what is learnt of one is learnt of both.
+    """
 
     name: str
     shape: Shape | None = None
     constant: bool = False
+    dtype: type[np.generic] = np.float32
+    origin: str = ""
 
     @property
     def rank(self) -> int | None:
@@ -60,16 +64,17 @@ class BlobNames:
 
     def first(self, blob: str) -> str:
         """Returns the name of a blob before any operator writes it; an input of the net keeps its own."""
-        return self._free(f"{blob}_0") if self._writings[blob] and blob not in self._inputs else blob
+        return self.free(f"{blob}_0") if self._writings[blob] and blob not in self._inputs else blob
 
     def next(self, blob: str) -> str:
         """Returns the name of the next writing."""
         self._written[blob] += 1
         count = self._written[blob]
         last = count == self._writings[blob] and blob not in self._inputs
-        return blob if last else self._free(f"{blob}_{count}")
+        return blob if last else self.free(f"{blob}_{count}")
 
-    def _free(self, name: str) -> str:
+    def free(self, name: str) -> str:
+        """Returns a name that no blob has, `name` or one made of it, and keeps it from others."""
         while name in self._taken:
             name += "_"
         self._taken.add(name)
@@ -89,13 +94,13 @@ class Translation:
         self.fills = dict(fills)
         self.names = BlobNames(net, inputs)
         self.inputs = {name: NetInput() for name in inputs}
-        self.blobs = {name: Blob(name) for name in inputs}
+        self.blobs = {name: Blob(name, origin=name) for name in inputs}
         self.missing: dict[str, str] = {}
         self.ranked: dict[str, str] = {}
         self._declared: set[str] = set()
         for name, array in fills.items():
             if name not in self.inputs:
-                self.blobs[name] = Blob(self.names.first(name), array.shape, constant=True)
+                self.blobs[name] = Blob(self.names.first(name), array.shape, constant=True, dtype=array.dtype.type)
         arguments = {name for operator in net.operators for name in operator.arguments}
         self.of_2018 = "correct_transform_coords" in arguments and "legacy_plus_one" not in arguments
         self.used = Counter(name for operator in net.operators for name in operator.inputs)
@@ -104,6 +109,9 @@ class Translation:
     def take(self, name: str) -> Blob | None:
         """Returns a blob for an operator that takes it, or None where nothing made it; known values become an initializer."""
         blob = self.blobs.get(name)
+        if blob is not None and blob.origin:
+            known = self.inputs[blob.origin]
+            return blob._replace(shape=known.shape, dtype=known.dtype)
         if blob is None or not blob.constant or name in self._declared:
             return blob
         self._declared.add(name)
@@ -127,6 +135,7 @@ class Call:
         self.net = translation
         self.operator = operator
         self.graph = translation.graph
+        self._names: dict[int, str] = {}
 
     def refuse(self, reason: str) -> NoReturn:
         """Says why the operator cannot be translated."""
@@ -149,11 +158,13 @@ class Call:
             self.refuse(f"its input `{name}` is neither an input of the net nor made or filled before")
         if shape is None:
             return blob
-        merged = self._merge(name, blob.shape, shape)
-        fitted = blob._replace(shape=merged)
+        learnt = bool(blob.origin) and blob.shape is None
+        if blob.dtype is not dtype and not learnt and not blob.constant:
+            self.refuse(f"`{name}`: expected {np.dtype(dtype)}, got {np.dtype(blob.dtype)}")
+        fitted = blob._replace(shape=self._merge(name, blob.shape, shape), dtype=dtype if learnt else blob.dtype)
         self.net.blobs[name] = fitted
-        if name in self.net.inputs and blob.name == name:
-            self.net.inputs[name] = NetInput(merged, dtype)
+        if fitted.origin:
+            self.net.inputs[fitted.origin] = NetInput(fitted.shape, fitted.dtype)
         return fitted
 
     def weight(self, index: int, shape: Shape, purpose: str) -> Blob:
@@ -188,31 +199,48 @@ class Call:
 
     # -- results
 
-    def write(self, op_type: str, *inputs: str, shape: Shape | None = None, **attributes: Attribute) -> None:
-        """Writes the ONNX node that makes the first output; the operator's further outputs must be unused."""
+    def write(
+        self,
+        op_type: str,
+        *inputs: str,
+        shape: Shape | None = None,
+        dtype: type[np.generic] = np.float32,
+        like: Blob | None = None,
+        **attributes: Any,
+    ) -> None:
+        """Writes the ONNX node that makes the first output, of shape and type as said or like another blob.
+
+        The operator's further outputs must be unused.
+        """
         self.graph.op(op_type, *inputs, name=self.name(0), **attributes)
-        self.give(0, shape)
+        self.give(0, shape, dtype)
+        if like is not None:
+            made = self.operator.outputs[0]
+            self.net.blobs[made] = like._replace(name=self.net.blobs[made].name, constant=False)
         self.drop_from(1)
 
-    def call(self, operator: Operator, *inputs: str, shapes: Sequence[Shape], **attributes: Attribute) -> None:
+    def call(self, operator: Operator, *inputs: str, shapes: Sequence[Shape], **attributes: Any) -> None:
         """Writes one of our operators, whose outputs are this one's in order."""
         if len(self.operator.outputs) > len(shapes):
             self.refuse(f"it has {len(self.operator.outputs)} outputs, {len(shapes)} are known")
         names = [self.name(index) if index < len(self.operator.outputs) else None for index in range(len(shapes))]
         self.graph.call(operator, *inputs, names=names, **attributes)
-        for index, shape in enumerate(shapes[: len(self.operator.outputs)]):
-            self.give(index, shape)
+        dtypes = [np.dtype(dtype).type for dtype, _ in operator.outputs.values()]
+        for index in range(len(self.operator.outputs)):
+            self.give(index, shapes[index], dtypes[index])
 
     def name(self, index: int) -> str:
         """Returns the ONNX name that an output is to have; asked once for each."""
         if index >= len(self.operator.outputs):
             self.refuse(f"it has {len(self.operator.outputs)} outputs and needs output {index + 1}")
-        self._name = {**getattr(self, "_name", {}), index: self.net.names.next(self.operator.outputs[index])}
-        return self._name[index]
+        if not self.operator.outputs[index]:
+            self.refuse(f"its output {index + 1} has no name")
+        self._names[index] = self.net.names.next(self.operator.outputs[index])
+        return self._names[index]
 
-    def give(self, index: int, shape: Shape | None = None) -> None:
+    def give(self, index: int, shape: Shape | None = None, dtype: type[np.generic] = np.float32) -> None:
         """Notes that an output has been written."""
-        self.net.blobs[self.operator.outputs[index]] = Blob(self._name[index], shape)
+        self.net.blobs[self.operator.outputs[index]] = Blob(self._names[index], shape, dtype=dtype)
 
     def drop_from(self, index: int) -> None:
         """Makes sure that nobody takes the outputs from `index` on, which are not translated."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roiline.export.detectron.defaults import CHOICES
+from roiline.export.detectron.model_types import FIXED_MODELS, plain_type
 
 Values = Mapping[str, Any]
 
@@ -40,8 +41,9 @@ def list_violations(values: Values) -> list[str]:
 
 
 def _check_model(values: Values) -> Iterator[str]:
+    fixed = plain_type(values["MODEL.TYPE"]) in FIXED_MODELS  # such a type names its body itself
     for key in ("MODEL.TYPE", "MODEL.CONV_BODY"):
-        if not values[key]:
+        if not values[key] and not (fixed and key == "MODEL.CONV_BODY"):
             yield f"{key} is empty; it names the {'model' if key.endswith('TYPE') else 'body'} to build"
     if values["MODEL.NUM_CLASSES"] <= 0:
         yield f"MODEL.NUM_CLASSES is {values['MODEL.NUM_CLASSES']}; it is the number of classes with background"

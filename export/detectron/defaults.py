@@ -67,6 +67,7 @@ _add("MODEL", Use.TAKEN, {"CASCADE_ON": False}, "CASC, PEST")
 _add("MODEL", Use.TAKEN, {"BACKBONE_NAME": "", "CLASSIFICATION": False}, "PEST, DPEST")
 _add("MODEL", Use.TAKEN, {"FR_FUSED": False, "WEIGHTED_LOSS": False, "GAM": False}, "PEST")
 _add("MODEL", Use.TAKEN, {"ATTENTIONAL_TRANSITION": False}, "DPEST")
+_add("FR_FUSED", Use.TAKEN, {"RULE": ""}, "PEST")  # roiline's own: no published file says how the heads are joined
 _add("MODEL", Use.TAKEN, {"TRACKING_ON": False, "SIBLING_BACKBONE_ON": False}, "TRK")
 _add("MODEL", Use.IRRELEVANT, {"FORWARD_ONLY": False}, "TRK")
 
@@ -489,6 +490,7 @@ RENAMED_FUNCTIONS: Mapping[str, str] = {
 """Old names of builder functions, which stand as values."""
 
 CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "FR_FUSED.RULE": ("", "sum", "mean", "concat"),
     "FAST_RCNN.ROI_XFORM_METHOD": ("RoIPoolF", "RoIAlign"),
     "MRCNN.ROI_XFORM_METHOD": ("RoIPoolF", "RoIAlign"),
     "KRCNN.ROI_XFORM_METHOD": ("RoIPoolF", "RoIAlign"),
@@ -496,7 +498,6 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "RESNETS.TRANS_FUNC": ("bottleneck_transformation", "bottleneck_gn_transformation"),
     "RESNETS.STEM_FUNC": ("basic_bn_stem", "basic_gn_stem"),
     "RESNETS.SHORTCUT_FUNC": ("basic_bn_shortcut", "basic_gn_shortcut"),
-    "RETINANET.CLASS_SPECIFIC_BBOX": (False,),  # the original cannot decode True
     "TEST.SOFT_NMS.METHOD": ("hard", "linear", "gaussian"),
     "TEST.BBOX_VOTE.SCORING_METHOD": ("ID", "TEMP_AVG", "AVG", "IOU_AVG", "GENERALIZED_AVG", "QUASI_SUM"),
     "TEST.BBOX_AUG.SCORE_HEUR": ("UNION", "ID", "AVG"),

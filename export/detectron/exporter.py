@@ -8,13 +8,16 @@ from pathlib import Path
 
 from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Source, Task
-from roiline.export.detectron.blobs import CheckReport, check_blobs, raise_if_bad
+from roiline.export.architecture import Architecture
+from roiline.export.detectron.blobs import CheckReport, check_blobs, raise_if_bad, resolve_name
 from roiline.export.detectron.config import DetectronConfig, load_config
-from roiline.export.detectron.source import (
-    architecture_from_config,
-    detection_rules_from_config,
+from roiline.export.detectron.mask_keypoint_rules import keypoint_rules_from_config, mask_rules_from_config
+from roiline.export.detectron.rules import (
+    given_proposals_from_config,
     image_rules_from_config,
+    test_options_from_config,
 )
+from roiline.export.detectron.source import architecture_from_config
 from roiline.export.detectron.weights import DetectronWeights, read_weights
 from roiline.export.model_writer import write_model
 from roiline.export.networks import Network, write_network
@@ -44,50 +47,80 @@ def export_detectron(
     overrides: Sequence[tuple[str, str]] = (),
     task: Task | None = None,
     class_names: Sequence[str] | None = None,
+    taps: Sequence[str] = (),
 ) -> ExportReport:
     """Exports a Detectron model; `task` proposals leaves the heads out, None takes all that the configuration has.
+
+    `taps` name blobs that become outputs too, after the others.
 
     Raises:
         ConfigError: the configuration is wrong, or asks for what cannot be exported.
         WeightError: the weights cannot be read or do not fit; all faults are listed.
-        UsageError: the class names do not fit the model, or it cannot do the task.
+        UsageError: the class names do not fit the model, it cannot do the task, or a tap is no blob of it.
     """
     stored = read_weights(weights)
     config = load_config(cfg, overrides, cfg_in_weights=stored.cfg_text)
-    network = _lay_out(config, stored, task)
+    architecture = _read_architecture(config, task)
+    shapes = {name: blob.shape for name, blob in stored.blobs.items()}
+    network = write_network(
+        architecture, shapes, resolve=lambda name: resolve_name(name, stored.blobs) or name, taps=taps
+    )
     check = check_blobs(stored, network.graph.requirements)
     raise_if_bad(check, stored.source)
-    spec = _write_spec(config, stored, network, class_names)
+    spec = _write_spec(config, stored, architecture, network, class_names)
     model = network.graph.finish(spec, stored.blobs, network.inputs, network.outputs)
     write_model(model, out)
     return ExportReport(out, spec, check, config.warnings + stored.notes)
 
 
-def _lay_out(config: DetectronConfig, stored: DetectronWeights, task: Task | None) -> Network:
-    if task == "detections" and config["MODEL.RPN_ONLY"]:
-        raise UsageError(f"{config.source}: MODEL.RPN_ONLY is set: this model makes proposals, not detections")
+def _read_architecture(config: DetectronConfig, task: Task | None) -> Architecture:
     architecture = architecture_from_config(config, proposals_only=task == "proposals")
-    return write_network(architecture, {name: blob.shape for name, blob in stored.blobs.items()})
+    able = _list_tasks(architecture)
+    if task is not None and task not in able:
+        raise UsageError(f"{config.source}: this model is for {' and '.join(able)}, not {task}")
+    return architecture
+
+
+def _list_tasks(architecture: Architecture) -> tuple[Task, ...]:
+    if architecture.classification is not None:
+        return ("classification",)
+    tasks: tuple[Task, ...] = ("proposals",) if architecture.rpn is not None else ()
+    return (*tasks, "detections") if architecture.detection is not None else tasks
 
 
 def _write_spec(
-    config: DetectronConfig, stored: DetectronWeights, network: Network, class_names: Sequence[str] | None
+    config: DetectronConfig,
+    stored: DetectronWeights,
+    architecture: Architecture,
+    network: Network,
+    class_names: Sequence[str] | None,
 ) -> ModelSpec:
-    count = config["MODEL.NUM_CLASSES"] - 1
-    if class_names is not None and len(class_names) != count:
-        raise UsageError(f"--classes: the model has {count} classes beside the background, {len(class_names)} were named")
-    if class_names is not None and len(set(class_names)) != count:
-        raise UsageError("--classes: a name is given twice")
-    detects = "detections" in network.seams
-    tasks: tuple[Task, ...] = ("proposals", "detections") if detects else ("proposals",)
+    given = architecture.rpn is None and architecture.head is not None
     return ModelSpec(
         architecture=network.name,
-        tasks=tasks,
-        class_names=tuple(class_names or (f"class_{index}" for index in range(1, count + 1))),
+        tasks=_list_tasks(architecture),
+        class_names=_name_classes(config["MODEL.NUM_CLASSES"] - 1, class_names),
         class_names_known=class_names is not None,
         conventions=network.conventions,
-        images=image_rules_from_config(config),
-        detection=detection_rules_from_config(config) if detects else None,
+        images=image_rules_from_config(config, padded=architecture.pyramid is not None),
+        detection=architecture.detection,
         seams=network.seams,
         source=Source("detectron", stored.sha256, config.yaml_text()),
+        taps=network.taps,
+        given_proposals=given_proposals_from_config(config) if given else None,
+        masks=mask_rules_from_config(config) if architecture.mask_head else None,
+        keypoints=keypoint_rules_from_config(config) if architecture.keypoint_head else None,
+        test=test_options_from_config(config, one_stage=architecture.retinanet is not None),
     )
+
+
+def _name_classes(count: int, class_names: Sequence[str] | None) -> tuple[str, ...]:
+    if class_names is None:
+        return tuple(f"class_{index}" for index in range(1, count + 1))
+    if len(class_names) != count:
+        raise UsageError(
+            f"--classes: the model has {count} classes beside the background, {len(class_names)} were named"
+        )
+    if len(set(class_names)) != count:
+        raise UsageError("--classes: a name is given twice")
+    return tuple(class_names)

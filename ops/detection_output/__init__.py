@@ -6,9 +6,13 @@ scale) of the network input; `im_size` (N, 2) rows (height, width) of the origin
 Outputs: `boxes` (N, D, 4) in original pixels, `scores` (N, D), `classes` (N, D) int64 from 1, padded with 0, -inf and 0; `count` (N,).
 
 RoIs are divided by the scale, decoded with deltas over `bbox_reg_weights`, and clipped to the picture; without `regress` they are only
-divided. Per class: scores above `score_thresh`, NMS at `nms_thresh`. `max_dets` > 0 keeps what scores at least as much as the
-max_dets-th best of the picture (ties may leave more). Rows come class by class and, within a class, in the order of the RoIs.
-Source: Detectron's `im_detect_bbox` and `box_results_with_nms_and_limit`.
+divided. With `network_frame` they are decoded and clipped to `im_info`'s size first, and then brought to original pixels by the ratios of
+`im_size` to it, across and down apart. Boxes with a side below `smallest_side` pixels of the frame that they are decoded in are left out.
+Per class: scores above `score_thresh`, NMS at `nms_thresh` (of equal scores the lower RoI first, or the higher with `later_first`). `max_dets` > 0 keeps what scores at least as much as the max_dets-th best of
+the picture (ties may leave more). Rows come class by class and, within a class, in the order of the RoIs. With `ranked` they come by
+descending score, exactly `max_dets` at most; ties: the lower RoI, then the lower class. With `final_clip` the boxes that are left are
+clipped to the original picture, and those without area are dropped (detectron2).
+Source: Detectron's `im_detect_bbox` and `box_results_with_nms_and_limit`; torchvision's and detectron2's inference for the rest.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from roiline.ops.detection_output.reference import (
     decode_detections,
     detection_output,
     limit_detections,
+    score_boxes,
     select_detections,
 )
 from roiline.ops.operator import Operator
@@ -34,6 +39,11 @@ DETECTION_OUTPUT = Operator(
         "bbox_reg_weights": None,
         "class_agnostic": 0,
         "regress": 1,
+        "network_frame": 0,
+        "smallest_side": 0.0,
+        "ranked": 0,
+        "later_first": 0,
+        "final_clip": 0,
         "nms_inclusive": 1,
         "size_offset": 1.0,
         "corner_offset": 1.0,
@@ -43,4 +53,11 @@ DETECTION_OUTPUT = Operator(
     function=write_detection_output,
 )
 
-__all__ = ["DETECTION_OUTPUT", "box_results", "decode_detections", "limit_detections", "select_detections"]
+__all__ = [
+    "DETECTION_OUTPUT",
+    "box_results",
+    "decode_detections",
+    "limit_detections",
+    "score_boxes",
+    "select_detections",
+]

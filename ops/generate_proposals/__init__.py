@@ -5,11 +5,13 @@ input, `anchors` (A, 4) around the first cell, `stride` (2,) = (down, across) pi
 Outputs: `boxes` (N, P, 4) in network-input pixels and `kept_scores` (N, P), by descending score, padded with zeros and -inf; `count` (N,)
 int64. P is the smaller of the candidates and the limits.
 
+With `logits` scores come before the sigmoid: they are ranked as they are, and the best go through it.
 Order of work (Detectron's): the `pre_nms_top_n` best scores (<= 0: all), decode, clip, filter, NMS, the `post_nms_top_n` best (<= 0:
 all). A threshold of 1 that is not inclusive suppresses nothing; `one_empty_box` keeps only the best of the boxes without area, as
 Caffe2 does without + 1 (their overlap is 0 / 0, which it takes for too much). The filter keeps a box whose sides are at least
 `min_size` and whose centre lies in the picture; with `min_size_in_network` the sides are measured against min_size x scale in network
-pixels (Caffe2's operator), else in original pixels against max(min_size, 1) (Detectron's Python). Ties: the lower index in
+pixels (Caffe2's operator), else in original pixels against max(min_size, 1) (Detectron's Python). It also drops what scores less
+than `score_thresh` or has a side shorter than `min_side` network pixels (torchvision). Ties: the lower index in
 (y, x, anchor) order wins.
 """
 
@@ -29,6 +31,9 @@ GENERATE_PROPOSALS = Operator(
         "nms_thresh": None,
         "min_size": 0.0,
         "min_size_in_network": 0,
+        "min_side": 0.0,
+        "score_thresh": 0.0,
+        "logits": 0,
         "nms_inclusive": 1,
         "one_empty_box": 0,
         "size_offset": 1.0,

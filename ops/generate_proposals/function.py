@@ -28,6 +28,8 @@ def write_generate_proposals(_inputs: int, attributes: Mapping[str, Any]) -> onn
     flat = w.reshape(w.op("Transpose", "scores", perm=(0, 2, 3, 1)), images, -1)
     (candidates,) = w.dims(flat, 1)
     best, index = _select(w, flat, candidates, attributes["pre_nms_top_n"])
+    if attributes["logits"]:
+        best = w.op("Sigmoid", best)
     anchors = _anchors_at(w, index, width)
     deltas = _deltas_at(w, index, images, height, width)
     boxes = write_decode(
@@ -41,7 +43,10 @@ def write_generate_proposals(_inputs: int, attributes: Mapping[str, Any]) -> onn
     boxes = write_clip(
         w, boxes, w.unsqueeze(w.columns("im_info", 0, 2, axis=1), 1), size_offset=attributes["size_offset"]
     )
-    best = w.op("Where", _large_and_inside(w, boxes, attributes), best, w.scalar(-np.inf))
+    fits = _large_and_inside(w, boxes, attributes)
+    if attributes["score_thresh"] > 0:
+        fits = w.op("And", fits, w.op("GreaterOrEqual", best, w.scalar(attributes["score_thresh"])))
+    best = w.op("Where", fits, best, w.scalar(-np.inf))
     boxes, best, count = _suppress(w, boxes, best, images, attributes)
     w.rename(boxes, "boxes")
     w.rename(best, "kept_scores")
@@ -95,6 +100,9 @@ def _large_and_inside(w: FunctionWriter, boxes: str, attributes: Mapping[str, An
     height, width = w.columns("im_info", 0, 1, axis=1), w.columns("im_info", 1, 2, axis=1)
     size_xy = w.unsqueeze(w.concat(width, height, axis=1), 1)
     fits = w.op("And", w.op("GreaterOrEqual", measured, smallest), w.op("Less", centres, size_xy))
+    if attributes["min_side"]:
+        longer = w.op("GreaterOrEqual", w.op("Sub", high, low), w.scalar(attributes["min_side"]))
+        fits = w.op("And", fits, longer)
     fails = w.op("ReduceMax", w.cast(w.op("Not", fits), np.int64), w.ints(2), keepdims=0)
     return w.op("Equal", fails, w.integer(0))
 

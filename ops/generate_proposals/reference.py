@@ -21,6 +21,9 @@ def generate_proposals(
     nms_thresh: float,
     min_size: float,
     min_size_in_network: int,
+    min_side: float,
+    score_thresh: float,
+    logits: int,
     nms_inclusive: int,
     one_empty_box: int,
     size_offset: float,
@@ -36,6 +39,9 @@ def generate_proposals(
         flat_deltas = delta_map.reshape(-1, 4, height, width).transpose(2, 3, 0, 1).reshape(-1, 4)
         order = np.argsort(-flat_scores, kind="stable")
         order = order[:pre_nms_top_n] if pre_nms_top_n > 0 else order
+        best = flat_scores[order]
+        if logits:
+            best = (np.float32(1) / (np.float32(1) + np.exp(-best))).astype(np.float32)
         boxes = decode_boxes(
             field[order],
             flat_deltas[order],
@@ -46,7 +52,11 @@ def generate_proposals(
         limit = np.array([info[1], info[0], info[1], info[0]], np.float32) - np.float32(size_offset)
         boxes = np.maximum(np.minimum(boxes, limit), np.float32(0))
         fits = _large_and_inside(boxes, info, min_size, size_offset, in_network=bool(min_size_in_network))
-        boxes, best = boxes[fits], flat_scores[order][fits]
+        if min_side > 0:
+            fits &= (boxes[:, 2:] - boxes[:, :2] >= np.float32(min_side)).all(axis=1)
+        if score_thresh > 0:
+            fits &= best >= np.float32(score_thresh)
+        boxes, best = boxes[fits], best[fits]
         kept = suppress_boxes(
             boxes,
             best,

@@ -74,8 +74,8 @@ def _find_peaks(stack: Float32, width: int, height: int) -> Float64:
     return peaks
 
 
-def score_keypoints(keypoints: Float32, box_scores: Float32, confidence: KeypointConfidence) -> Float32:
-    """Returns the score (D,) of keypoints (D, 4, J) as the result file carries it.
+def score_keypoints(keypoints: Float32, box_scores: Float32, confidence: KeypointConfidence) -> Float64:
+    """Returns the score (D,) of keypoints (D, 4, J) as the result file carries it, in double precision.
 
     `bbox`: the detection's score; `logit` and `prob`: the mean over the keypoints.
 
@@ -83,12 +83,12 @@ def score_keypoints(keypoints: Float32, box_scores: Float32, confidence: Keypoin
         ConfigError: the confidence is not one of these.
     """
     if confidence == "bbox":
-        return box_scores
+        return box_scores.astype(np.float64)
     rows = {"logit": _LOGIT, "prob": _PROBABILITY}
     if confidence not in rows:
         raise ConfigError(
             f"keypoints: the confidence is one of {', '.join(KEYPOINT_CONFIDENCES)}, not {confidence!r}; "
             "set KRCNN.KEYPOINT_CONFIDENCE"
         )
-    means: Float32 = keypoints[:, rows[confidence]].mean(axis=1, dtype=np.float32)
+    means: Float64 = keypoints[:, rows[confidence]].mean(axis=1, dtype=np.float64)
     return means

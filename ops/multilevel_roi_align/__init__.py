@@ -5,6 +5,8 @@ Output: `pooled` (T, C, resolution, resolution_across), in the order of the RoIs
 
 With more than one map the level of an RoI is floor(canonical_level + log2(sqrt(area) / canonical_scale + 1e-6)), kept within
 [min_level, min_level + L - 1] (Lin et al., Feature Pyramid Networks, 2017, with Detectron's epsilon); areas use `size_offset`.
+With `epsilon_on_level` it is floor(canonical_level + log2(sqrt(area) / canonical_scale) + 1e-6), torchvision's. `level_epsilon` is the
+number in place of 1e-6 (detectron2: 1e-8).
 RoIAlign averages sampling_ratio^2 bilinear samples a bin (0: as many as the bin has pixels) (He et al., Mask R-CNN, 2017); coordinates
 are not shifted, or by half a pixel with `half_pixel`. Only then can a bin be empty (an RoI without width, sampling_ratio 0): it is 0.
 """
@@ -34,6 +36,8 @@ MULTILEVEL_ROI_ALIGN = Operator(
         "canonical_level": 4,
         "canonical_scale": 224.0,
         "size_offset": 1.0,
+        "epsilon_on_level": 0,
+        "level_epsilon": 1e-6,
     },
     reference=multilevel_roi_align,
     function=write_multilevel_roi_align,

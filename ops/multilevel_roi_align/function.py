@@ -53,17 +53,20 @@ def _assign(w: FunctionWriter, maps: int, attributes: Mapping[str, Any]) -> str:
         sides = w.op("Add", sides, w.scalar(attributes["size_offset"]))
     area = w.op("Max", w.op("Mul", w.columns(sides, 0, 1), w.columns(sides, 1, 2)), w.scalar(0.0))
     ratio = w.op("Div", w.op("Sqrt", area), w.scalar(attributes["canonical_scale"]))
-    ratio = w.op("Add", ratio, w.scalar(1e-6))
+    on_level = attributes.get("epsilon_on_level", 0)  # an attribute of RoIAlign alone
+    epsilon = attributes.get("level_epsilon", 1e-6)  # not one of every operator that chooses levels
+    if not on_level:
+        ratio = w.op("Add", ratio, w.scalar(epsilon))
     first, canonical = attributes["min_level"], attributes["canonical_level"]
-    reached = [_least_ratio(first + index, canonical) for index in range(1, maps)]
+    reached = [_least_ratio(first + index, canonical, epsilon if on_level else 0.0) for index in range(1, maps)]
     over = w.cast(w.op("GreaterOrEqual", ratio, w.constant(np.asarray(reached, np.float32))), np.int64)
     return w.op("ReduceSum", over, w.ints(1), keepdims=0)
 
 
-def _least_ratio(level: int, canonical_level: int) -> np.float32:
+def _least_ratio(level: int, canonical_level: int, epsilon: float) -> np.float32:
     """Returns the smallest ratio that has at least this level: 2^n, or a few floats less where the reference's sum rounds up to it."""
     ratio = np.float32(2.0 ** (level - canonical_level))
-    while level_of_ratio(np.nextafter(ratio, np.float32(0)), canonical_level) >= level:
+    while level_of_ratio(np.nextafter(ratio, np.float32(0)), canonical_level, epsilon=epsilon) >= level:
         ratio = np.nextafter(ratio, np.float32(0))
     return ratio
 

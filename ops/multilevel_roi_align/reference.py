@@ -23,6 +23,8 @@ def multilevel_roi_align(
     canonical_level: int,
     canonical_scale: float,
     size_offset: float,
+    epsilon_on_level: int,
+    level_epsilon: float,
 ) -> tuple[Float32]:
     """Returns pooled (T, C, down, across); see the operator's description."""
 
@@ -45,6 +47,8 @@ def multilevel_roi_align(
         canonical_level=canonical_level,
         canonical_scale=canonical_scale,
         size_offset=size_offset,
+        epsilon_on_level=bool(epsilon_on_level),
+        level_epsilon=level_epsilon,
     )
     return (pooled,)
 
@@ -59,6 +63,8 @@ def pool_by_level(
     canonical_level: int,
     canonical_scale: float,
     size_offset: float,
+    epsilon_on_level: bool = False,
+    level_epsilon: float = 1e-6,
 ) -> Float32:
     """Returns what `pool(feature, rois, scale)` makes of each RoI on the map of its level, in the order of the rows."""
     levels = assign_levels(
@@ -68,6 +74,8 @@ def pool_by_level(
         canonical_level=canonical_level,
         canonical_scale=canonical_scale,
         size_offset=size_offset,
+        epsilon_on_level=epsilon_on_level,
+        level_epsilon=level_epsilon,
     )
     parts = [
         pool(feature, rois[levels == level], scale)
@@ -87,17 +95,22 @@ def assign_levels(
     canonical_level: int,
     canonical_scale: float,
     size_offset: float,
+    epsilon_on_level: bool = False,
+    level_epsilon: float = 1e-6,
 ) -> Int64:
     """Returns the (n,) pyramid level of boxes (n, 4) in network-input pixels."""
     side = np.sqrt(np.maximum(box_areas(boxes, plus_one=size_offset), np.float32(0)))
-    ratio = (side / np.float32(canonical_scale) + np.float32(1e-6)).astype(np.float32)
-    level = level_of_ratio(ratio, canonical_level)
+    ratio = (side / np.float32(canonical_scale)).astype(np.float32)
+    if not epsilon_on_level:
+        ratio = ratio + np.float32(level_epsilon)
+    level = level_of_ratio(ratio, canonical_level, epsilon=level_epsilon if epsilon_on_level else 0.0)
     return np.clip(level, min_level, max_level).astype(np.int64)
 
 
-def level_of_ratio(ratio: Float32 | np.float32, canonical_level: int) -> Float32:
-    """Returns floor(canonical_level + log2(ratio)) in float32, whose sum may round up to a level that the ratio just misses."""
-    level: Float32 = np.floor(np.float32(canonical_level) + np.log2(ratio))
+def level_of_ratio(ratio: Float32 | np.float32, canonical_level: int, *, epsilon: float = 0.0) -> Float32:
+    """Returns floor(canonical_level + log2(ratio) + epsilon) in float32; the sum may round up to a level that the ratio just misses."""
+    with np.errstate(divide="ignore"):  # no area: the level is -infinity, and the finest one is taken
+        level: Float32 = np.floor(np.float32(canonical_level) + np.log2(ratio) + np.float32(epsilon))
     return level
 
 

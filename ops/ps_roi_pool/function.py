@@ -39,9 +39,7 @@ def _write_pool(w: FunctionWriter, rois: str, feature: str, scale: float, grid: 
     left, right = w.unsqueeze(left, 1), w.unsqueeze(right, 1)
     image = w.unsqueeze(w.cast(w.columns(rois, 0, 1), np.int64), 2)
     sums = _write_running_sums(w, feature, grid)
-    corner = [
-        _write_sums_at(w, sums, image, y, x, grid, height, width) for y in (top, bottom) for x in (left, right)
-    ]
+    corner = [_write_sums_at(w, sums, image, y, x, grid, height, width) for y in (top, bottom) for x in (left, right)]
     total = w.op("Add", w.op("Sub", corner[3], corner[2]), w.op("Sub", corner[0], corner[1]))
     area = w.op("Mul", w.op("Sub", bottom, top), w.op("Sub", right, left))
     cells = w.cast(w.unsqueeze(w.op("Max", area, w.integer(1)), 3), np.float64)
@@ -87,9 +85,7 @@ def _write_running_sums(w: FunctionWriter, feature: str, grid: int) -> str:
     return w.reshape(sums, -1, outputs)
 
 
-def _write_sums_at(
-    w: FunctionWriter, sums: str, image: str, y: str, x: str, grid: int, height: str, width: str
-) -> str:
+def _write_sums_at(w: FunctionWriter, sums: str, image: str, y: str, x: str, grid: int, height: str, width: str) -> str:
     """Returns (T, G, G, D) sums up to row y (T, G, 1) and column x (T, 1, G), each from the channels of its grid cell."""
     rows, columns = w.op("Add", height, w.integer(1)), w.op("Add", width, w.integer(1))
     place = w.op("Add", w.op("Mul", image, rows), y)

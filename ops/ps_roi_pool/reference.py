@@ -58,4 +58,5 @@ def _bin_edges(start: np.float32, end: np.float32, bins: int, size: int) -> Int6
     length = np.maximum(end - start, np.float32(SHORTEST_SIDE)) / np.float32(bins)
     index = np.arange(bins, dtype=np.float32)
     low, high = np.floor(index * length + start), np.ceil((index + np.float32(1)) * length + start)
-    return np.clip(np.stack([low, high], axis=1).astype(np.int64), 0, size)
+    edges: Int64 = np.clip(np.stack([low, high], axis=1).astype(np.int64), 0, size)
+    return edges

@@ -23,23 +23,30 @@ class _Chosen(NamedTuple):
     cell: str
 
 
-def write_retinanet_candidates(_inputs: int, attributes: Mapping[str, Any]) -> onnx.FunctionProto:
+def write_retinanet_candidates(inputs: int, attributes: Mapping[str, Any]) -> onnx.FunctionProto:
     """Returns the function body for the given attributes; it has a level for each of `strides`."""
     w = FunctionWriter()
     levels = range(len(attributes["strides"]))
-    parts = [_write_level(w, level, attributes) for level in levels]
+    names = [f"{kind}_{level}" for kind in ("cls_prob", "bbox_pred") for level in levels]
+    names += ["anchors", "im_info", "im_size"]
+    strides = [w.constant(np.full(2, stride, np.float32)) for stride in attributes["strides"]]
+    if inputs > len(names):
+        strides = [w.op("Gather", "strides", w.integer(level), axis=0) for level in levels]
+        names.append("strides")
+    parts = [_write_level(w, level, strides[level], attributes) for level in levels]
     for name, columns in zip(_OUTPUTS, zip(*parts, strict=True), strict=True):
         w.rename(w.concat(*columns, axis=1), name)
-    names = [f"{kind}_{level}" for kind in ("cls_prob", "bbox_pred") for level in levels]
-    return w.finish("RetinaNetCandidates", (*names, "anchors", "im_info", "im_size"), _OUTPUTS)
+    return w.finish("RetinaNetCandidates", names, _OUTPUTS)
 
 
-def _write_level(w: FunctionWriter, level: int, attributes: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Returns boxes (N, m, 4), scores (N, m), classes (N, m) and levels (N, m)."""
+def _write_level(
+    w: FunctionWriter, level: int, stride: str, attributes: Mapping[str, Any]
+) -> tuple[str, str, str, str]:
+    """Returns boxes (N, m, 4), scores (N, m), classes (N, m) and levels (N, m); `stride` (2,) is (down, across)."""
     images, height, width = w.dims(f"cls_prob_{level}", 0, 2, 3)
     cells = w.op("Mul", height, width)
     chosen = _select(w, f"cls_prob_{level}", images, cells, attributes["pre_nms_top_n"])
-    boxes = _anchors_at(w, level, chosen, width, attributes["strides"][level])
+    boxes = _anchors_at(w, level, chosen, width, stride)
     if attributes["regress"]:
         boxes = write_decode(
             w,
@@ -49,10 +56,27 @@ def _write_level(w: FunctionWriter, level: int, attributes: Mapping[str, Any]) -
             corner_offset=attributes["corner_offset"],
             delta_clip=attributes["delta_clip"],
         )
-    boxes = w.op("Div", boxes, w.unsqueeze(w.columns("im_info", 2, 3), 1))
-    boxes = write_clip(w, boxes, w.unsqueeze("im_size", 1), size_offset=attributes["size_offset"])
-    classes = w.op("Add", chosen.column, w.integer(1))
+    boxes = _place_in_picture(w, boxes, attributes)
+    classes = w.op("Add", chosen.column, w.integer(attributes["first_class"]))
     return boxes, chosen.scores, classes, w.op("Expand", w.integer(level), w.op("Shape", chosen.scores))
+
+
+def _place_in_picture(w: FunctionWriter, boxes: str, attributes: Mapping[str, Any]) -> str:
+    """Returns boxes (N, m, 4) in original pixels, clipped where they are to be."""
+    if not attributes["network_frame"]:
+        boxes = w.op("Div", boxes, w.unsqueeze(w.columns("im_info", 2, 3), 1))
+        return _clip(w, boxes, "im_size", attributes)
+    size_hw = w.columns("im_info", 0, 2)
+    boxes = _clip(w, boxes, size_hw, attributes)
+    ratios = w.op("Div", "im_size", size_hw)
+    down, across = w.columns(ratios, 0, 1), w.columns(ratios, 1, 2)
+    return w.op("Mul", boxes, w.unsqueeze(w.concat(across, down, across, down, axis=1), 1))
+
+
+def _clip(w: FunctionWriter, boxes: str, size_hw: str, attributes: Mapping[str, Any]) -> str:
+    if not attributes["clip"]:
+        return boxes
+    return write_clip(w, boxes, w.unsqueeze(size_hw, 1), size_offset=attributes["size_offset"])
 
 
 def _select(w: FunctionWriter, cls_prob: str, images: str, cells: str, top_n: int) -> _Chosen:
@@ -68,11 +92,13 @@ def _select(w: FunctionWriter, cls_prob: str, images: str, cells: str, top_n: in
     return _Chosen(best, w.op("Div", plane, classes), w.op("Mod", plane, classes), w.op("Mod", index, cells))
 
 
-def _anchors_at(w: FunctionWriter, level: int, chosen: _Chosen, width: str, stride: float) -> str:
+def _anchors_at(w: FunctionWriter, level: int, chosen: _Chosen, width: str, stride: str) -> str:
     """Returns the anchors (N, m, 4) of the chosen; only these are placed."""
     x = w.unsqueeze(w.cast(w.op("Mod", chosen.cell, width), np.float32), 2)
     y = w.unsqueeze(w.cast(w.op("Div", chosen.cell, width), np.float32), 2)
-    shifts = w.op("Mul", w.concat(x, y, x, y, axis=2), w.scalar(stride))
+    across = w.op("Mul", x, w.columns(stride, 1, 2))
+    down = w.op("Mul", y, w.columns(stride, 0, 1))
+    shifts = w.concat(across, down, across, down, axis=2)
     of_level = w.op("Gather", "anchors", w.integer(level), axis=0)
     return w.op("Add", shifts, w.op("Gather", of_level, chosen.anchor, axis=0))
 

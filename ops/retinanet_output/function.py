@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from roiline.ops.final_clip import PaddedDetections, write_final_clip
 from roiline.ops.nodes import LAST, FunctionWriter
 from roiline.ops.suppression import (
     LOWEST,
@@ -18,14 +19,14 @@ from roiline.ops.suppression import (
     write_slots,
 )
 
-
 _KINDS = ("boxes", "scores", "classes")
+_NAMES = PaddedDetections(*_KINDS, "count")
 
 
-def write_retinanet_output(_inputs: int, attributes: Mapping[str, Any]) -> onnx.FunctionProto:
+def write_retinanet_output(inputs: int, attributes: Mapping[str, Any]) -> onnx.FunctionProto:
     """Returns the function body for the given attributes."""
     w = FunctionWriter()
-    columns, max_dets = attributes["num_classes"] - 1, attributes["max_dets"]
+    columns, max_dets = attributes["num_classes"] - attributes["first_class"], attributes["max_dets"]
     images, rows = w.dims("candidate_boxes", 0, 1)
     groups = w.op("Mul", images, w.ints(columns))
     group, index = write_nms(
@@ -38,9 +39,13 @@ def write_retinanet_output(_inputs: int, attributes: Mapping[str, Any]) -> onnx.
         score_floor=LOWEST,
     )
     image = w.op("Div", group, w.integer(columns))
-    _limit(w, *_pad(w, image, index, images), max_dets)
-    names = tuple(f"candidate_{name}" for name in _KINDS)
-    return w.finish("RetinaNetOutput", (*names, "candidate_levels"), (*_KINDS, "count"))
+    candidates = (*(f"candidate_{name}" for name in _KINDS), "candidate_levels")
+    clipped = inputs > len(candidates)
+    results = PaddedDetections(*(f"unclipped_{name}" for name in _NAMES)) if clipped else _NAMES
+    _limit(w, *_pad(w, image, index, images), max_dets, results, ranked=bool(attributes["ranked"]))
+    if clipped:
+        write_final_clip(w, results, "im_size", _NAMES)
+    return w.finish("RetinaNetOutput", (*candidates, "im_size") if clipped else candidates, _NAMES)
 
 
 def _pad(w: FunctionWriter, image: str, index: str, images: str) -> tuple[tuple[str, ...], str]:
@@ -80,22 +85,29 @@ def _scores_by_class(w: FunctionWriter, columns: int, attributes: Mapping[str, A
         w.scalar(attributes["coarsest_score_thresh"]),
         w.scalar(attributes["score_thresh"]),
     )
-    labels = w.constant(np.arange(1, columns + 1).reshape(1, columns, 1))
+    first = attributes["first_class"]
+    labels = w.constant(np.arange(first, first + columns).reshape(1, columns, 1))
     of_class = w.op("Equal", w.unsqueeze("candidate_classes", 1), labels)
     counts = w.op("And", of_class, w.unsqueeze(w.op("Greater", "candidate_scores", threshold), 1))
     return w.op("Where", counts, w.unsqueeze("candidate_scores", 1), w.scalar(-np.inf))
 
 
-def _limit(w: FunctionWriter, padded: tuple[str, ...], counts: str, max_dets: int) -> None:
-    """Keeps the `max_dets` best of each picture in their order, and names the outputs."""
-    if max_dets <= 0:
-        for tensor, name in zip(padded, _KINDS, strict=True):
+def _limit(
+    w: FunctionWriter, padded: tuple[str, ...], counts: str, max_dets: int, names: PaddedDetections, *, ranked: bool
+) -> None:
+    """Keeps the `max_dets` best of each picture, in their own order or by descending score, and names the outputs."""
+    if max_dets <= 0 and not ranked:
+        for tensor, name in zip(padded, names, strict=False):
             w.rename(tensor, name)
-        w.rename(counts, "count")
+        w.rename(counts, names.counts)
         return
-    wanted = w.op("Min", write_longest(w, counts), w.ints(max_dets))
+    wanted = write_longest(w, counts)
+    if max_dets > 0:
+        wanted = w.op("Min", wanted, w.ints(max_dets))
     _, best = w.multi("TopK", padded[1], wanted, names=(None, None), axis=1, largest=1, sorted=1)
-    in_order, _ = w.multi("TopK", best, wanted, names=(None, None), axis=1, largest=0, sorted=1)
-    for tensor, name in zip(padded, _KINDS, strict=True):
+    in_order = best
+    if not ranked:
+        in_order, _ = w.multi("TopK", best, wanted, names=(None, None), axis=1, largest=0, sorted=1)
+    for tensor, name in zip(padded, names, strict=False):
         w.op("GatherND", tensor, w.unsqueeze(in_order, 2), batch_dims=1, name=name)
-    w.op("Min", counts, w.ints(max_dets), name="count")
+    w.op("Min", counts, wanted, name=names.counts)

@@ -26,6 +26,7 @@ MULTILEVEL_ROI_POOL = Operator(
         "canonical_level": 4,
         "canonical_scale": 224.0,
         "size_offset": 1.0,
+        "level_epsilon": 1e-6,
     },
     reference=multilevel_roi_pool,
     function=write_multilevel_roi_pool,

@@ -20,6 +20,7 @@ def multilevel_roi_pool(
     canonical_level: int,
     canonical_scale: float,
     size_offset: float,
+    level_epsilon: float,
 ) -> tuple[Float32]:
     """Returns pooled (T, C, down, across); see the operator's description."""
     bins = resolution, resolution_across or resolution
@@ -32,6 +33,7 @@ def multilevel_roi_pool(
         canonical_level=canonical_level,
         canonical_scale=canonical_scale,
         size_offset=size_offset,
+        level_epsilon=level_epsilon,
     )
     return (pooled,)
 
@@ -61,4 +63,5 @@ def _bin_edges(start: np.int64, end: np.int64, bins: int, size: int) -> Int64:
     length = np.float32(max(int(end - start) + 1, 1)) / np.float32(bins)
     index = np.arange(bins, dtype=np.float32)
     low, high = np.floor(index * length), np.ceil((index + np.float32(1)) * length)
-    return np.clip(np.stack([low, high], axis=1).astype(np.int64) + start, 0, size)
+    edges: Int64 = np.clip(np.stack([low, high], axis=1).astype(np.int64) + start, 0, size)
+    return edges

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,16 @@ from shared_data import shared_path
 
 from roiline.core.errors import DataError
 from roiline.core.structures import Detections, Proposals, Result
-from roiline.infer.formats import result_name, write_coco_boxes, write_detection_pickle, write_proposal_pickle
-from roiline.infer.merge import DetectionTable, FailedImage, MergedResults
+from roiline.infer.detection_table import DetectionTable
+from roiline.infer.formats import (
+    result_names,
+    write_coco_boxes,
+    write_coco_keypoints,
+    write_coco_masks,
+    write_detection_pickle,
+    write_proposal_pickle,
+)
+from roiline.infer.merge import FailedImage, MergedResults
 from roiline.infer.shards import Failure, ShardFile, shard_path, write_shard
 
 
@@ -28,46 +37,125 @@ def in_shards(folder: Path, task: Any, results: list[Result | Failure], *, size:
     return MergedResults([(0, shards)], images=len(results))
 
 
-def load(path: Path) -> Any:
+def load(path: Path, encoding: str = "ASCII") -> Any:
     with path.open("rb") as stream:
-        return pickle.load(stream)
+        return pickle.load(stream, encoding=encoding)
 
 
 def detections_of(golden: Any, ids: list[int]) -> list[Result | Failure]:
-    """Detectron's nested lists as one result an image, its rows in class order."""
+    """Detectron's nested lists as one result an image, its rows in class order; an image that was skipped has empty lists."""
     results: list[Result | Failure] = []
+    classes = range(1, len(golden["all_boxes"]))
     for place, image_id in enumerate(ids):
-        cells = [golden["all_boxes"][c][place] for c in range(1, len(golden["all_boxes"]))]
-        rows = np.concatenate(cells).astype(np.float32)
-        classes = np.concatenate([np.full(len(cell), c, np.int64) for c, cell in enumerate(cells, 1)])
-        results.append(Detections(image_id, rows[:, :4], rows[:, 4], classes))
+        cells = [np.reshape(golden["all_boxes"][c][place], (-1, 5)).astype(np.float32) for c in classes]
+        rows = np.concatenate(cells)
+        labels = np.concatenate([np.full(len(cell), c, np.int64) for c, cell in zip(classes, cells, strict=True)])
+        masks = [mask for c in classes for mask in golden["all_segms"][c][place]]
+        points = [one for c in classes for one in golden["all_keyps"][c][place]]
+        result = Detections(image_id, rows[:, :4], rows[:, 4], labels)
+        if masks:
+            counts = tuple(mask["counts"] for mask in masks)
+            result = replace(result, masks=counts, size_hw=tuple(masks[0]["size"]))
+        results.append(replace(result, keypoints=np.stack(points)) if points else result)
     return results
 
 
-@pytest.mark.parametrize("run", ["mask", "fast", "mask_thresh", "mask_catshuffled"])
-def test_detections_of_the_original_come_out_as_its_own_files(tmp_path: Path, run: str) -> None:
+def assert_same_cells(got: Any, expected: Any) -> None:
+    """Both are pickles of detections; class 0 is empty for each image in ours, whatever the original has there."""
+    images = len(expected["all_boxes"][1])
+    for key in ("all_boxes", "all_segms", "all_keyps"):
+        assert type(got[key]) is list
+        assert got[key][0] == [[]] * images
+        for mine, theirs in zip(got[key][1:], expected[key][1:], strict=True):
+            for cell, other in zip(mine, theirs, strict=True):
+                assert_equal(cell, np.zeros((0, 5), np.float32) if key == "all_boxes" and len(other) == 0 else other)
+
+
+def assert_equal(mine: Any, theirs: Any) -> None:
+    if isinstance(theirs, np.ndarray):
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        assert np.array_equal(mine, theirs)
+    elif isinstance(theirs, list):
+        assert type(mine) is list
+        for one, other in zip(mine, theirs, strict=True):
+            assert_equal(one, other)
+    else:
+        assert mine == theirs
+        assert [type(value) for value in mine.values()] == [type(value) for value in theirs.values()]
+        assert list(mine) == list(theirs)
+
+
+CASES = {
+    "mask": "coco_cc12",
+    "mask_3way": "coco_cc12",
+    "mask_thresh": "coco_cc12",
+    "mask_catshuffled": "coco_cc12_catshuffled",
+    "fast": "coco_cc12",
+    "synth/box": "coco_cc12",
+    "synth/catshuffled": "coco_cc12_catshuffled",
+    "synth/kps": "keypoints_coco_cc2",
+}
+"""Folder of golden results -> dataset."""
+
+
+@pytest.mark.parametrize("run", CASES)
+@pytest.mark.parametrize("encoding", ["ASCII", "latin1"])
+def test_detections_of_the_original_come_out_as_its_own_files(tmp_path: Path, run: str, encoding: str) -> None:
     golden = shared_path(f"golden/dataset/{run}")
     expected = load(golden / "detections.pkl")
-    name = "coco_cc12_catshuffled.json" if run == "mask_catshuffled" else "coco_cc12.json"
-    dataset = json.loads((golden.parent / name).read_text())
+    dataset = json.loads(shared_path(f"golden/dataset/{CASES[run]}.json").read_text())
     ids = sorted(image["id"] for image in dataset["images"])
+    count = len(dataset["categories"]) + 1
+    categories = [category["id"] for category in dataset["categories"]]
     results = in_shards(tmp_path, "detections", detections_of(expected, ids))
-    with DetectionTable(results, num_classes=20, order=list(range(20)), folder=tmp_path) as table:
+    with DetectionTable(results, num_classes=count, order=list(range(count)), folder=tmp_path) as table:
         write_detection_pickle(tmp_path / "detections.pkl", table, config_yaml=expected["cfg"])
-        categories = [category["id"] for category in dataset["categories"]]
         write_coco_boxes(tmp_path / "bbox.json", table, category_ids=categories, plus_one=True)
-    got = load(tmp_path / "detections.pkl")
+        write_coco_masks(tmp_path / "segmentations.json", table, category_ids=categories)
+    got = load(tmp_path / "detections.pkl", encoding)
     assert list(got) == list(expected)
     assert got["cfg"] == expected["cfg"]
-    assert got["all_boxes"][0] == [[]] * 12
-    for mine, theirs in zip(got["all_boxes"][1:], expected["all_boxes"][1:], strict=True):
-        for cell, other in zip(mine, theirs, strict=True):
-            assert cell.dtype == np.float32
-            assert cell.shape == other.shape
-            assert np.array_equal(cell, other)
-    assert got["all_segms"] == got["all_keyps"] == [[[] for _ in range(12)] for _ in range(20)]
-    (file,) = golden.glob("bbox_*_results.json")
-    assert (tmp_path / "bbox.json").read_bytes() == file.read_bytes()
+    assert_same_cells(got, expected)
+    for kind in ("bbox", "segmentations"):
+        for file in golden.glob(f"{kind}_*_results.json"):
+            assert (tmp_path / f"{kind}.json").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("confidence", ["bbox", "logit", "prob"])
+def test_keypoints_of_the_original_come_out_as_its_own_file(tmp_path: Path, confidence: Any) -> None:
+    golden = shared_path("golden/dataset/synth/kps")
+    results = in_shards(tmp_path, "detections", detections_of(load(golden / "detections.pkl"), [785, 128372]))
+    with DetectionTable(results, num_classes=2, order=[0, 1], folder=tmp_path) as table:
+        write_coco_keypoints(tmp_path / "keypoints.json", table, category_ids=[1], confidence=confidence)
+    (file,) = (golden / confidence).glob("keypoints_*_results.json")
+    assert (tmp_path / "keypoints.json").read_bytes() == file.read_bytes()
+
+
+def test_masks_and_keypoints_of_other_detections_keep_their_own_scores_and_classes(tmp_path: Path) -> None:
+    boxes, classes = np.zeros((1, 4), np.float32), np.array([1])
+    masks = Detections(5, np.zeros((2, 4), np.float32), np.float32([0.75, 0.25]), np.array([2, 1]), size_hw=(3, 4))
+    points = Detections(5, np.zeros((1, 4), np.float32), np.float32([0.5]), np.array([2]))
+    combined = Detections(
+        5,
+        boxes,
+        np.float32([1.0]),
+        classes,
+        masks=(b"<", b"04"),
+        keypoints=np.ones((1, 4, 2), np.float32),
+        mask_rows=masks,
+        keypoint_rows=points,
+    )
+    results = in_shards(tmp_path, "detections", [combined])
+    with DetectionTable(results, num_classes=3, order=[0, 2, 1], folder=tmp_path) as table:
+        write_coco_masks(tmp_path / "m.json", table, category_ids=[10, 20])
+        write_coco_keypoints(tmp_path / "k.json", table, category_ids=[10, 20], confidence="bbox")
+    assert json.loads((tmp_path / "m.json").read_text()) == [
+        {"image_id": 5, "category_id": 10, "segmentation": {"size": [3, 4], "counts": "<"}, "score": 0.75},
+        {"image_id": 5, "category_id": 20, "segmentation": {"size": [3, 4], "counts": "04"}, "score": 0.25},
+    ]
+    assert json.loads((tmp_path / "k.json").read_text()) == [
+        {"image_id": 5, "category_id": 10, "keypoints": [1.0, 1.0, 1, 1.0, 1.0, 1], "score": 0.5}
+    ]
 
 
 def test_proposals_of_the_original_come_out_as_its_own_file(tmp_path: Path) -> None:
@@ -90,7 +178,7 @@ def test_classes_of_the_model_become_those_of_the_dataset(tmp_path: Path) -> Non
     rows = Detections(1, boxes, np.float32([0.4, 0.3, 0.2, 0.1]), np.array([2, 1, 2, 3]))
     results = in_shards(tmp_path, "detections", [rows])
     with DetectionTable(results, num_classes=4, order=[0, 3, 1, 2], folder=tmp_path) as table:
-        cells = [[cell.tolist() for cell in table.cells(c)] for c in (1, 2, 3)]
+        cells = [[cell.tolist() for cell in table.box_cells(c)] for c in (1, 2, 3)]
         write_coco_boxes(tmp_path / "bbox.json", table, category_ids=[11, 12, 13], plus_one=False)
     assert [[row[4] for row in cell] for (cell,) in cells] == [
         [pytest.approx(0.4), pytest.approx(0.2)],
@@ -139,14 +227,15 @@ def test_images_that_are_missing_or_there_twice_are_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("task", "form", "named", "name"),
+    ("task", "form", "named", "names"),
     [
-        ("proposals", "detectron", None, "rpn_proposals.pkl"),
-        ("proposals", "detectron", (0, 4), "rpn_proposals_range_0_4.pkl"),
-        ("detections", "detectron", None, "detections.pkl"),
-        ("detections", "detectron", (8, 12), "detection_range_8_12.pkl"),
-        ("detections", "coco", (8, 12), "bbox_results.json"),
+        ("proposals", "detectron", None, ["rpn_proposals.pkl"]),
+        ("proposals", "detectron", (0, 4), ["rpn_proposals_range_0_4.pkl"]),
+        ("detections", "detectron", None, ["detections.pkl"]),
+        ("detections", "detectron", (8, 12), ["detection_range_8_12.pkl"]),
+        ("detections", "coco", (8, 12), ["bbox_results.json", "segmentations_results.json", "keypoints_results.json"]),
     ],
 )
-def test_file_names(task: Any, form: str, named: tuple[int, int] | None, name: str) -> None:
-    assert result_name(task, form, named) == name
+def test_file_names(task: Any, form: str, named: tuple[int, int] | None, names: list[str]) -> None:
+    assert list(result_names(task, form, named, ("masks", "keypoints"))) == names
+    assert list(result_names(task, form, named)) == names[:1]

@@ -107,3 +107,29 @@ def test_no_rois_and_no_detections():
         boxes, scores, classes = box_results(np.zeros((rows, 3), np.float32), np.zeros((rows, 12), np.float32), **RULES)
         assert boxes.shape == (0, 4)
         assert scores.shape == classes.shape == (0,)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("later_first", "kept"), [(0, 0), (1, 2)])
+def test_of_equal_detections_the_convention_says_which_stays(form, later_first, kept):
+    rois = np.array([[0, 10, 10, 50, 50], [0, 80, 80, 99, 99], [0, 12, 10, 52, 50]], np.float32)
+    probabilities = np.array([[0.2, 0.8], [0.2, 0.8], [0.2, 0.8]], np.float32)
+    boxes, _, _, count = FORMS[form](
+        DETECTION_OUTPUT,
+        (
+            rois,
+            probabilities,
+            np.zeros((3, 8), np.float32),
+            np.array([[100, 100, 1]], np.float32),
+            np.array([[100, 100]], np.float32),
+            np.array([3]),
+        ),
+        score_thresh=0.05,
+        nms_thresh=0.5,
+        max_dets=100,
+        bbox_reg_weights=(10.0, 10.0, 5.0, 5.0),
+        delta_clip=4.0,
+        later_first=later_first,
+    )
+    assert count.tolist() == [2]
+    assert rois[kept, 1:].tolist() in boxes[0].tolist()

@@ -18,6 +18,10 @@ from roiline.ops.detection_output import DETECTION_OUTPUT
 from roiline.ops.generate_proposals import GENERATE_PROPOSALS
 from roiline.ops.multilevel_roi_align import MULTILEVEL_ROI_ALIGN
 from roiline.ops.operator import Operator
+from roiline.ops.ps_roi_pool import MULTILEVEL_PS_ROI_POOL
+from roiline.ops.retinanet_candidates import RETINANET_CANDIDATES
+from roiline.ops.retinanet_output import RETINANET_OUTPUT
+from roiline.ops.roi_pool import MULTILEVEL_ROI_POOL
 from roiline.ops.trim import TRIM
 
 Feed = tuple[np.ndarray, ...]
@@ -102,6 +106,15 @@ GENERATE = FormCase(
             "one_empty_box": 1,
         },
         "detectron2": {**PROPOSAL_RULES, **NO_PLUS_ONE, "nms_inclusive": 0},
+        "torchvision": {
+            **PROPOSAL_RULES,
+            **NO_PLUS_ONE,
+            "nms_inclusive": 0,
+            "logits": 1,
+            "score_thresh": 0.55,
+            "min_size_in_network": 1,
+            "min_side": 20.0,
+        },
     },
     _feed_generate,
     lambda feed, rows, image: (*(array[image : image + 1] for array in feed[:3]), *feed[3:]),
@@ -156,6 +169,7 @@ DETECTION_RULES = {
     "bbox_reg_weights": (10.0, 10.0, 5.0, 5.0),
     "delta_clip": CLIP,
 }
+TORCHVISION = {**NO_PLUS_ONE, "nms_inclusive": 0, "network_frame": 1, "smallest_side": 40.0, "ranked": 1}
 DETECTION = FormCase(
     DETECTION_OUTPUT,
     {
@@ -165,6 +179,10 @@ DETECTION = FormCase(
         "all_scores": {**DETECTION_RULES, "score_thresh": -1.0, "max_dets": -1},
         "nothing_survives": {**DETECTION_RULES, "score_thresh": 2.0},
         "detectron2": {**DETECTION_RULES, "nms_inclusive": 0, **NO_PLUS_ONE},
+        "torchvision": {**DETECTION_RULES, **TORCHVISION},
+        "torchvision_no_limit": {**DETECTION_RULES, **TORCHVISION, "max_dets": 0, "smallest_side": 0.0},
+        "torchvision_no_regression": {**DETECTION_RULES, **TORCHVISION, "regress": 0},
+        "torchvision_nothing": {**DETECTION_RULES, **TORCHVISION, "smallest_side": 5000.0},
     },
     _feed_detection,
     _single_detection,
@@ -197,8 +215,36 @@ ALIGN = FormCase(
         "pyramid": PYRAMID,
         "other_levels": {**PYRAMID, "min_level": 3, "canonical_level": 5, "canonical_scale": 128.0},
         "detectron2": {**PYRAMID, "sampling_ratio": 0, "half_pixel": 1, "size_offset": 0.0},
+        "torchvision": {**PYRAMID, "size_offset": 0.0, "epsilon_on_level": 1},
     },
     _feed_align,
+    _single_rows,
+    lambda outputs, rows, image: (outputs[0][_span(rows, image)],),
+)
+
+
+def _feed_grid(rng, rows, attributes):
+    rois, *maps = _feed_align(rng, rows, attributes)
+    return (rois, *(np.repeat(one, attributes["grid"] ** 2, axis=1) * rng.uniform(0, 1) for one in maps))
+
+
+POOL = FormCase(
+    MULTILEVEL_ROI_POOL,
+    {
+        "one_map": {"spatial_scales": (0.0625,), "resolution": 3, "resolution_across": 2},
+        "pyramid": {"spatial_scales": PYRAMID["spatial_scales"], "resolution": 3},
+    },
+    _feed_align,
+    _single_rows,
+    lambda outputs, rows, image: (outputs[0][_span(rows, image)],),
+)
+GRID = FormCase(
+    MULTILEVEL_PS_ROI_POOL,
+    {
+        "one_map": {"spatial_scales": (0.0625,), "grid": 3},
+        "pyramid": {"spatial_scales": PYRAMID["spatial_scales"], "grid": 2},
+    },
+    _feed_grid,
     _single_rows,
     lambda outputs, rows, image: (outputs[0][_span(rows, image)],),
 )
@@ -277,7 +323,72 @@ LIMIT = FormCase(
     _answer_limit,
 )
 
-FORM_CASES = (GENERATE, COLLECT, DETECTION, ALIGN, TRIMMING, TRANSFORM, LIMIT)
+def _feed_dense(rng, rows, attributes):
+    """Makes two levels of maps; their size grows with the rows, which are otherwise not used."""
+    images, shapes = len(rows), ((5, 6), (2, 3)) if max(rows) > 1 else ((1, 1), (1, 1))
+    anchors = np.array([[-12, -12, 19, 19], [-8, -20, 15, 27], [-18, -8, 25, 15]], np.float32)
+    info = _info(rng, images)
+    return (
+        *(_scores(rng, images, 3 * (K - 1), *cells) for cells in shapes),
+        *(rng.normal(0, 0.7, (images, 12, *cells)).astype(np.float32) for cells in shapes),
+        np.stack([anchors, 2 * anchors]),
+        info,
+        np.floor(info[:, :2] / info[:, 2:]),
+    )
+
+
+DENSE_RULES = {"strides": (32.0, 64.0), "pre_nms_top_n": 40, "delta_clip": CLIP}
+CANDIDATES = FormCase(
+    RETINANET_CANDIDATES,
+    {
+        "detectron": DENSE_RULES,
+        "all": {**DENSE_RULES, "pre_nms_top_n": 0},
+        "anchors_themselves": {**DENSE_RULES, "regress": 0},
+        "detectron2": {**DENSE_RULES, **NO_PLUS_ONE},
+        "torchvision": {**DENSE_RULES, **NO_PLUS_ONE, "network_frame": 1, "first_class": 0},
+    },
+    _feed_dense,
+    lambda feed, rows, image: (
+        *(array[image : image + 1] for array in feed[:4]),
+        feed[4],
+        *(array[image : image + 1] for array in feed[5:]),
+    ),
+    lambda outputs, rows, image: tuple(array[image : image + 1] for array in outputs),
+)
+
+
+def _feed_candidates(rng, rows, attributes):
+    shape = len(rows), max(rows)
+    filled = np.arange(max(rows))[None] < np.array(rows)[:, None]
+    scores = np.where(filled, _scores(rng, *shape), np.float32(-np.inf))
+    return _boxes(rng, *shape), scores, rng.integers(1, K, shape), rng.integers(0, 3, shape)
+
+
+RETINANET_RULES = {"num_classes": K, "score_thresh": 0.3, "nms_thresh": 0.5, "max_dets": 10}
+RETINANET = FormCase(
+    RETINANET_OUTPUT,
+    {
+        "detectron": RETINANET_RULES,
+        "no_limit": {**RETINANET_RULES, "max_dets": 0},
+        "nothing_survives": {**RETINANET_RULES, "score_thresh": 2.0, "coarsest_score_thresh": 2.0},
+        "detectron2": {**RETINANET_RULES, "nms_inclusive": 0, "size_offset": 0.0},
+        "torchvision": {
+            **RETINANET_RULES,
+            "nms_inclusive": 0,
+            "size_offset": 0.0,
+            "first_class": 0,
+            "coarsest_score_thresh": 0.3,
+            "ranked": 1,
+        },
+        "torchvision_no_limit": {**RETINANET_RULES, "ranked": 1, "max_dets": 0},
+    },
+    _feed_candidates,
+    lambda feed, rows, image: tuple(array[image : image + 1] for array in feed),
+    _trimmed,
+)
+
+
+FORM_CASES = (GENERATE, COLLECT, DETECTION, ALIGN, POOL, GRID, TRIMMING, TRANSFORM, LIMIT, CANDIDATES, RETINANET)
 ALL = [
     pytest.param(case, attributes, rows, id=f"{case.operator.name}-{variation}-{'_'.join(map(str, rows))}")
     for case in FORM_CASES

@@ -21,7 +21,8 @@ from roiline.report.proposal_recall import (
     pair_greedily,
     recall_keys,
 )
-from roiline.report.results import ProposalResults, read_result_file
+from roiline.report.result_columns import ProposalResults
+from roiline.report.results import read_result_file
 
 
 def golden_dataset(name: str) -> Dataset:
@@ -29,7 +30,7 @@ def golden_dataset(name: str) -> Dataset:
 
 
 def read_proposals(path: Path, dataset: Dataset) -> ProposalResults:
-    results = read_result_file(path, dataset)
+    (results,) = read_result_file(path, dataset)
     assert isinstance(results, ProposalResults)
     return results
 

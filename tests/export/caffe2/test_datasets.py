@@ -5,7 +5,7 @@ import lzma
 import numpy as np
 import onnx
 import pytest
-from caffe2_nets import encode_fill, encode_net, encode_operator, export_net, run_model
+from caffe2_nets import encode_operator, export_net, run_model
 from shared_data import shared_path
 
 from roiline.core.errors import UsageError
@@ -13,7 +13,11 @@ from roiline.engines.model_file import cut_model, read_spec
 from roiline.engines.protocol import Stage
 from roiline.export.caffe2.exporter import export_caffe2
 
-CFG = "MODEL:\n  TYPE: generalized_rcnn\n  CONV_BODY: FPN.add_fpn_ResNet50_conv5_body\n  NUM_CLASSES: 3\nTEST:\n  SCALE: 96\n  MAX_SIZE: 128\n"
+CFG = """
+MODEL: {TYPE: generalized_rcnn, CONV_BODY: ResNet.add_ResNet50_conv4_body, NUM_CLASSES: 3, FASTER_RCNN: true}
+FAST_RCNN: {ROI_BOX_HEAD: ResNet.add_ResNet_roi_conv5_head}
+TEST: {SCALE: 96, MAX_SIZE: 128}
+"""
 RNG = np.random.default_rng(2)
 FILLS = {
     "logits_w": RNG.standard_normal((3, 3, 1, 1)).astype(np.float32),
@@ -158,24 +162,35 @@ def test_the_seams_of_the_original_net(tmp_path):
         assert got[seams[6]].tolist() == [50]
 
 
+POOL = encode_operator("MaxPool", ["data"], ["pooled"], {"kernel": 1})
+
+
 @pytest.mark.parametrize(
     ("operators", "inputs", "message"),
     [
-        (detector()[:8], ["data", "im_info", "more"], "this net takes data, im_info, more"),
-        ([encode_operator("MaxPool", ["data"], ["scores"], {"kernel": 1})], ["data"], "this net takes data"),
+        ([POOL], ["data"], "feeds data and im_info; this net takes data"),
         (
-            [
-                encode_operator("MaxPool", ["data"], ["scores"], {"kernel": 1}),
-                encode_operator("BBoxTransform", ["scores_2d", "scores_2d", "im_info"], ["pred"]),
-            ][:1],
-            ["data", "im_info"],
-            "neither proposals",
+            [*detector(), encode_operator("Tanh", ["more"], ["t"])],
+            ["data", "im_info", "more"],
+            "takes data, im_info, more",
         ),
+        ([POOL], ["data", "im_info"], "neither proposals"),
+        ([POOL, detector()[3]], ["data", "im_info", "probs", "deltas"], "takes data, im_info, probs, deltas"),
     ],
 )
 def test_other_nets_are_refused_with_a_configuration(tmp_path, cfg, operators, inputs, message):
     with pytest.raises(UsageError, match=message):
-        export_net(tmp_path, operators, inputs, ["scores"] if len(operators) == 1 else ["box"], FILLS, cfg=cfg)
+        export_net(tmp_path, operators, inputs, ["pooled"], FILLS, cfg=cfg)
+
+
+def test_a_configuration_of_another_model_is_noticed(tmp_path, cfg):
+    options = {"fills": FILLS, "cfg": cfg}
+    report = export_net(tmp_path, detector(), ["data", "im_info"], ["scores"], **options)
+    assert report.warnings == ()
+    report = export_net(
+        tmp_path, detector(), ["data", "im_info"], ["scores"], **options, overrides=(("MODEL.NUM_CLASSES", "81"),)
+    )
+    assert "MODEL.NUM_CLASSES is 81, and the net has 3 classes" in report.warnings[0]
 
 
 def test_class_names_must_fit(tmp_path, cfg):
@@ -188,4 +203,3 @@ def test_the_names_of_seams_never_meet_a_blob(tmp_path, cfg):
     operators = [*detector(), encode_operator("Copy", ["scores"], ["detection_scores"])]
     report = export_net(tmp_path, operators, ["data", "im_info"], ["detection_scores"], FILLS, cfg=cfg)
     assert report.spec.seams["detections"][1] == "detection_scores_"
-    assert encode_net([encode_fill("a", np.zeros(1, np.float32))])

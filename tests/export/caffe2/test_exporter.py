@@ -71,7 +71,11 @@ def test_answers_as_the_original_net(tmp_path, pairs, case):
     assert report.leftovers == ()
     model = onnx.load(report.path)
     onnx.checker.check_model(model, full_check=True)
-    assert "Mul" not in {node.op_type for node in model.graph.node}  # affine channels are folded
+    kinds = [node.op_type for node in model.graph.node]
+    assert (kinds.count("Conv"), kinds.count("Mul")) == (
+        76,
+        1,
+    )  # affine channels are folded; the one product is an area of RoIs
     taps = ("rpn_rois", "cls_prob", "bbox_pred", "pred_bbox")
     tapped = tmp_path / "tapped.onnx"
     onnx.save(cut_model(model, Stage(outputs=(*report.outputs, *taps)), where="model"), tapped)
@@ -132,6 +136,8 @@ def test_what_the_init_net_has_too_much_is_listed(tmp_path):
         tmp_path, [POOL], ["x"], ["y"], {"extra": np.zeros(2, np.float32), "data": np.zeros(0, np.float32)}
     )
     assert report.leftovers == ("not used: extra",)
+    assert report.inputs == ("x",)
+    assert report.warnings == ("data: an input of the net that no operator takes; left out",)
 
 
 def test_without_a_configuration_the_model_runs_over_no_dataset(tmp_path):

@@ -1,0 +1,1 @@
+"""detectron2 checkpoints and configurations as models."""

@@ -1,0 +1,1 @@
+"""torchvision's detection models: a checkpoint, and what it cannot tell as options, into one model file."""
