@@ -34,6 +34,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Classification",
     "Detections",
     "ModelSpec",
     "OpenedModel",

@@ -33,7 +33,8 @@ class Conventions:
     detections with a shorter side, in pixels of that frame, are dropped (0: none is). `ranked`: a picture's detections come by
     descending score, exactly as many as the limit; else class by class, with all ties at the limit. `final_clip`: original boxes are
     clipped to the original picture at last (one-stage boxes: only then), and those without area are dropped after the limit.
-    `later_first`: of detections of a class that score the same, NMS takes the later RoI first, else the earlier.
+    `ties`: of detections of a class that score the same, NMS takes the earlier or the later RoI first, or the one that the original's
+    sort puts first, which only the host can say (see `ops.visit_order`).
     `level_epsilon`: whether the `epsilon` that keeps an RoI's pyramid level stable is added to the ratio of sides, or to the level.
     """
 
@@ -48,7 +49,7 @@ class Conventions:
     level_epsilon: Literal["ratio", "level"] = "ratio"
     epsilon: float = 1e-6
     final_clip: bool = False
-    later_first: bool = False
+    ties: Literal["earlier", "later", "quicksort"] = "earlier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,31 +110,43 @@ class DetectionRules:
 class GivenProposals:
     """Is how proposals from outside become RoIs: the first `limit` of a picture; those that agree after x `dedup` (<= 0: none do)
     and rounding are one RoI, whose box serves all of them.
+
+    With `network_frame` they are taken by descending score, scaled across and down apart, clipped to the resized picture, and those without
+    area are dropped before the `limit`; a file's other rules (no duplicates, no slivers) do not hold then.
     """
 
     limit: int
     dedup: float
+    network_frame: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MaskRules:
-    """Is how class-selected probabilities (M, `resolution`, `resolution`) become masks: pixels above `threshold`."""
+    """Is how class-selected probabilities (M, `resolution`, `resolution`) become masks: pixels above `threshold`, placed as `paste` says.
+
+    `detectron`: in a box cut to whole pixels; `detectron2`: in the box as it is, and pixels at the threshold are in too.
+    """
 
     resolution: int
     threshold: float
+    paste: Literal["detectron", "detectron2"] = "detectron"
 
 
 @dataclass(frozen=True, slots=True)
 class KeypointRules:
     """Is how heatmaps of `count` keypoints are decoded: on maps of at least `min_size` pixels a side (<= 0: as large as the box).
 
-    `confidence` is the score that a person's keypoints are written with; `nms_oks` suppresses persons by keypoint similarity.
+    `confidence` is the score that a person's keypoints are written with; `nms_oks` suppresses persons by keypoint similarity. With
+    `network_frame` maps are as large as the box is in network-input pixels, else in original ones; with `map_normalised` a keypoint's
+    probability is relative to the heatmap as the network gives it, else to the enlarged one.
     """
 
     count: int
     min_size: int
     confidence: Literal["bbox", "logit", "prob"]
     nms_oks: bool
+    network_frame: bool = False
+    map_normalised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +276,6 @@ class ModelSpec:
     def num_classes(self) -> int:
         """Is K, background included."""
         return len(self.class_names) + 1
-
-    @property
-    def doubles_proposals(self) -> bool:
-        """Says whether proposals that are one RoI come out as equal detections, of which the original's sort chooses."""
-        return self.given_proposals is not None and self.given_proposals.dedup > 0
 
     def to_json(self) -> str:
         """Returns the JSON text that a model file carries; the same spec gives the same text."""

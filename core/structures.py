@@ -97,4 +97,12 @@ class Detections:
     keypoint_rows: Detections | None = None
 
 
-Result: TypeAlias = Proposals | Detections
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """Is a classifier's answer for one whole picture: `scores` (K,) of the classes, background first."""
+
+    image_id: ImageId
+    scores: Float32
+
+
+Result: TypeAlias = Proposals | Detections | Classification

@@ -52,7 +52,7 @@ def write_detections(
         network_frame=int(conventions.network_frame),
         smallest_side=conventions.smallest_side,
         ranked=int(conventions.ranked),
-        later_first=int(conventions.later_first),
+        later_first=int(conventions.ties != "earlier"),
         final_clip=int(conventions.final_clip),
         nms_inclusive=int(conventions.nms_inclusive),
         size_offset=offset,

@@ -131,16 +131,16 @@ def write_group_norm(
     source = weights_of or blob
     scale = g.require(f"{source}_s", (x.channels,), purpose)
     shift = g.require(f"{source}_b", (x.channels,), purpose)
-    groups = (
-        norm.count_groups(x.channels, blob) if x.channels else 1
-    )  # unknown: the blob is missing, which will be said
+    groups = norm.count_groups(x.channels, blob) if x.channels else 1  # unknown: a blob is missing, which will be said
     shape = g.op("Shape", x.name)
     rows = g.op("Shape", x.name, start=0, end=1)
     cells = g.op("ReduceProd", g.op("Shape", x.name, start=1), g.ints(0), keepdims=1)
     grouped = g.reshape(x.name, rows, groups, g.op("Div", cells, g.ints(groups)))
     mean = g.op("ReduceMean", grouped, g.ints(2), keepdims=1)
     mean_square = g.op("ReduceMean", g.op("Mul", grouped, grouped), g.ints(2), keepdims=1)
-    variance = g.op("Sub", mean_square, g.op("Mul", mean, mean))
+    variance = g.op(
+        "Max", g.op("Sub", mean_square, g.op("Mul", mean, mean)), g.scalar(0.0)
+    )  # rounding can take it below
     inverse = g.op("Reciprocal", g.op("Sqrt", g.op("Add", variance, g.scalar(norm.epsilon))))
     normal = g.op("Mul", g.op("Sub", grouped, mean), inverse)
     y = g.op("Reshape", normal, shape, allowzero=1)

@@ -226,9 +226,22 @@ def _network_shape(entry: RoidbEntry, rules: ImageRules) -> Shape:
 def _result_classes(
     request: RunRequest, spec: ModelSpec, dataset: Dataset
 ) -> tuple[tuple[ResultClass, ...], tuple[int, ...]]:
-    """Returns the results' classes, in the order of the dataset's categories, and the result's class of each class of the model."""
+    """Returns the results' classes, in the order of the dataset's categories, and the result's class of each class of the model.
+
+    A classifier's are the model's own: its scores are of all classes, whatever categories a dataset has.
+    """
     if request.task == "proposals":
         return (), (0,)
+    if request.task == "classification":
+        names = spec.class_names
+        if request.class_names is not None and not spec.class_names_known:
+            names = request.class_names
+        if len(names) != len(spec.class_names):
+            raise UsageError(
+                f"--classes: the model has {len(spec.class_names)} classes beside the background, {len(names)} were named"
+            )
+        classes = tuple(ResultClass(number, name) for number, name in enumerate(names, 1))
+        return classes, tuple(range(len(classes) + 1))
     if request.class_names is not None and not spec.class_names_known:
         spec = replace(spec, class_names=request.class_names, class_names_known=True)
     paired = match_classes(spec, dataset)

@@ -15,12 +15,18 @@ from roiline.ops.oks_nms import nms_oks
 
 
 def complete_detections(
-    found: Detections, masks: Float32 | None, maps: Float32 | None, size_hw: Float32, spec: ModelSpec
+    found: Detections,
+    masks: Float32 | None,
+    maps: Float32 | None,
+    size_hw: Float32,
+    spec: ModelSpec,
+    *,
+    network_hw: Float32,
 ) -> Detections:
     """Returns the detections of one picture with masks and keypoints.
 
     `masks` (D, S, S) are probabilities of each detection's class, `maps` (D, J, S, S) keypoint logits; None where the model has no
-    such head. `size_hw` is the original picture's.
+    such head. `size_hw` is the original picture's, `network_hw` what the network was told of it.
 
     Raises:
         ModelError: the model has a head and no rules for it.
@@ -30,12 +36,15 @@ def complete_detections(
         if spec.masks is None:
             raise ModelError("the model's specification has no rules for its masks; export the model again")
         height, width = (int(side) for side in size_hw)
-        pasted = paste_masks(masks, found.boxes, height, width, threshold=spec.masks.threshold)
+        pasted = paste_masks(
+            masks, found.boxes, height, width, threshold=spec.masks.threshold, convention=spec.masks.paste
+        )
         completed = replace(completed, masks=tuple(pasted), size_hw=(height, width))
     if maps is not None:
         if spec.keypoints is None:
             raise ModelError("the model's specification has no rules for its keypoints; export the model again")
-        completed = _add_keypoints(completed, maps, spec.keypoints, plus_one=float(spec.conventions.plus_one))
+        frames = (network_hw, size_hw) if spec.keypoints.network_frame else (size_hw, size_hw)
+        completed = _add_keypoints(completed, maps, spec.keypoints, frames, plus_one=float(spec.conventions.plus_one))
     return completed
 
 
@@ -51,12 +60,29 @@ def empty_detections(image_id: ImageId, spec: ModelSpec) -> Detections:
     )
 
 
-def _add_keypoints(found: Detections, maps: Float32, rules: KeypointRules, *, plus_one: float) -> Detections:
-    keypoints = decode_keypoints(maps, found.boxes, min_size=rules.min_size)
+def _add_keypoints(
+    found: Detections, maps: Float32, rules: KeypointRules, frames: tuple[Float32, Float32], *, plus_one: float
+) -> Detections:
+    """Adds keypoints that are decoded in a frame of one (height, width), and brought to one of another."""
+    boxes = move_boxes(found.boxes, frames[1], frames[0])
+    keypoints = decode_keypoints(maps, boxes, min_size=rules.min_size, map_normalised=rules.map_normalised)
+    if rules.network_frame:
+        keypoints[:, :2] *= (frames[1] / frames[0])[::-1, None]
     completed = replace(found, keypoints=keypoints)
     if rules.nms_oks and len(keypoints):
         return select_rows(completed, nms_oks(keypoints, found.boxes, plus_one=plus_one))
     return completed
+
+
+def move_boxes(boxes: Float32, from_hw: Float32, to_hw: Float32) -> Float32:
+    """Returns boxes (D, 4) of a picture of one (height, width) in one of another; what lies on its border stays there exactly."""
+    if (from_hw == to_hw).all():
+        return boxes
+    down, across = to_hw / from_hw
+    moved: Float32 = boxes * np.array([across, down, across, down], np.float32)
+    at_border = boxes[:, 2:] >= from_hw[::-1]
+    moved[:, 2:] = np.where(at_border, to_hw[::-1], moved[:, 2:])
+    return moved
 
 
 def select_rows(found: Detections, rows: Int64) -> Detections:

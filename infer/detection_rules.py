@@ -7,7 +7,7 @@ thresholds that a run overrides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from roiline.core.spec import Conventions, DetectionRules, ModelSpec, TestOption
 from roiline.core.structures import Detections, Float32, ImageBatch, ImageId, Int64
 from roiline.engines.protocol import Tensor
 from roiline.ops.box_voting import BoxVoting
-from roiline.ops.detection_output import box_results, decode_detections
+from roiline.ops.detection_output import box_results, score_boxes
+from roiline.ops.final_clip import clip_finally
 from roiline.ops.retinanet_output import retinanet_results
 from roiline.ops.soft_nms import SoftNms
 
@@ -60,33 +61,28 @@ def read_scored_boxes(outputs: Mapping[str, Tensor], batch: ImageBatch, spec: Mo
     """Splits the rows of the seam `raw` by picture, and decodes them."""
     rois, roi_count, cls_prob, bbox_pred = (outputs[name] for name in spec.seams["raw"])
     rules, conventions = rules_of(spec), spec.conventions
-    ends = np.cumsum(roi_count)
-    scored = []
-    for image, (start, end) in enumerate(zip(ends - roi_count, ends, strict=True)):
-        scores = cls_prob[start:end]
-        original = rois[start:end, 1:] / batch.im_info[image, 2]
-        boxes = _decode(original, bbox_pred[start:end], batch.sizes[image], scores.shape[1], rules, conventions)
-        scored.append(ScoredBoxes(scores, boxes))
-    return scored
-
-
-def _decode(
-    boxes: Float32, deltas: Float32, size_hw: Float32, classes: int, rules: DetectionRules, conventions: Conventions
-) -> Float32:
-    if not rules.regress:
-        return np.repeat(boxes[:, None], classes, axis=1)
     offset = float(conventions.plus_one)
-    return decode_detections(
-        boxes,
-        deltas,
-        size_hw,
-        classes=classes,
-        bbox_reg_weights=rules.bbox_reg_weights,
-        class_agnostic=rules.class_agnostic,
-        size_offset=offset,
-        corner_offset=offset,
-        delta_clip=conventions.delta_clip,
-    )
+    ends = np.cumsum(roi_count)
+    return [
+        ScoredBoxes(
+            *score_boxes(
+                rois[start:end, 1:],
+                cls_prob[start:end],
+                bbox_pred[start:end],
+                batch.im_info[image],
+                batch.sizes[image],
+                bbox_reg_weights=rules.bbox_reg_weights,
+                class_agnostic=rules.class_agnostic,
+                regress=rules.regress,
+                network_frame=conventions.network_frame,
+                smallest_side=conventions.smallest_side,
+                size_offset=offset,
+                corner_offset=offset,
+                delta_clip=conventions.delta_clip,
+            )
+        )
+        for image, (start, end) in enumerate(zip(ends - roi_count, ends, strict=True))
+    ]
 
 
 def select_detections(image_id: ImageId, found: ScoredBoxes | Candidates, spec: ModelSpec) -> Detections:
@@ -100,11 +96,14 @@ def select_detections(image_id: ImageId, found: ScoredBoxes | Candidates, spec: 
             found.classes,
             found.levels,
             num_classes=spec.num_classes,
+            first_class=rules.first_class,
             score_thresh=rules.score_thresh,
+            coarsest_score_thresh=rules.coarsest_thresh,
             nms_thresh=rules.nms_thresh,
             max_dets=rules.max_dets,
             inclusive=conventions.nms_inclusive,
             plus_one=offset,
+            ranked=conventions.ranked,
             soft=soft,
         )
     else:
@@ -116,11 +115,20 @@ def select_detections(image_id: ImageId, found: ScoredBoxes | Candidates, spec: 
             max_dets=rules.max_dets,
             inclusive=conventions.nms_inclusive,
             plus_one=offset,
+            ranked=conventions.ranked,
             soft=soft,
             voting=_voting_from_options(spec.test),
-            ties="quicksort" if spec.doubles_proposals else "later" if conventions.later_first else "earlier",
+            ties=conventions.ties,
         )
     return Detections(image_id, boxes, scores, classes.astype(np.int64))
+
+
+def clip_detections(found: Detections, size_hw: Float32, spec: ModelSpec) -> Detections:
+    """Clips selected boxes to the original picture of (height, width) and drops the empty ones, where the model's source does so."""
+    if not spec.conventions.final_clip:
+        return found
+    boxes, alive = clip_finally(found.boxes, size_hw)
+    return replace(found, boxes=boxes[alive], scores=found.scores[alive], classes=found.classes[alive])
 
 
 def _soft_nms_from_options(options: TestOptions) -> SoftNms | None:
@@ -133,8 +141,16 @@ def _voting_from_options(options: TestOptions) -> BoxVoting | None:
     return None if voting is None else BoxVoting(voting.vote_thresh, voting.scoring_method)
 
 
+def network_scales(batch: ImageBatch, conventions: Conventions) -> Float32:
+    """Returns network-input pixels per original pixel of the boxes of N pictures: (N, 1), or (N, 4) where they differ across and down."""
+    if not conventions.network_frame:
+        return batch.im_info[:, 2:]
+    ratios: Float32 = (batch.im_info[:, :2] / batch.sizes)[:, [1, 0, 1, 0]]
+    return ratios
+
+
 def stack_rois(found: Sequence[Detections], scales: Float32) -> Float32:
-    """Returns rows (M, 5) of the boxes of N pictures: image index, box in network pixels."""
+    """Returns rows (M, 5) of the boxes of N pictures: image index, box in network pixels; `scales` as `network_scales` gives them."""
     rows = [np.zeros((0, 5), np.float32)]
     for image, (detections, scale) in enumerate(zip(found, scales, strict=True)):
         index = np.full((len(detections.boxes), 1), image, np.float32)

@@ -20,6 +20,7 @@ from roiline.infer.run import complete_request, read_fitting_spec
 
 _PROPOSAL_BYTES = 20
 _DETECTION_BYTES = 28
+_SCORE_BYTES = 4
 _MOST_PROPOSALS = 2000  # the largest RPN_POST_NMS_TOP_N of the published configurations
 
 
@@ -84,6 +85,8 @@ def _describe_run(run: DatasetRun, request: RunRequest, spec: ModelSpec, rate: f
 def _disk_bytes(images: int, request: RunRequest, spec: ModelSpec) -> int | None:
     if request.task == "proposals":
         return images * _MOST_PROPOSALS * _PROPOSAL_BYTES
+    if request.task == "classification":
+        return images * spec.num_classes * _SCORE_BYTES
     rules = spec_with_overrides(spec, request.overrides).detection
     if rules is None or rules.max_dets <= 0 or spec.masks is not None:
         return None
@@ -106,6 +109,7 @@ def describe_run(request: RunRequest) -> str:
         UsageError: options do not fit together, or OUT holds another run.
         InputError: the model or a dataset cannot be used.
     """
+    request = complete_request(request)
     workers = ", ".join(slot.label for slot in request.slots)
     lines = [f"{request.task} with {request.model} on {len(request.slots)} worker(s): {workers}"]
     for planned in plan_run(request):

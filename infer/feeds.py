@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from roiline.core.errors import UsageError
-from roiline.core.spec import ImageRules, ModelSpec
+from roiline.core.spec import GivenProposals, ImageRules, ModelSpec
 from roiline.core.structures import Float32, ImageBatch, ImageId, UInt8
 from roiline.engines.protocol import Tensor
-from roiline.infer.given_proposals import stack_given_rois
+from roiline.infer.given_proposals import GivenRois, stack_clipped_rois, stack_given_rois
 from roiline.infer.preparation import image_scale, prepare_picture, stack_batch
 
 
@@ -32,11 +32,17 @@ def make_feeds(batch: ImageBatch, spec: ModelSpec, rules: ImageRules) -> dict[st
             raise UsageError(
                 "this model makes no proposals of its own: give it some (`--proposals`, `--proposals-from`)"
             )
-        # im_info's scale is rounded to float32; what rounds RoIs to cells is the scale itself
-        scales = [image_scale(int(height), int(width), rules) for height, width in batch.sizes]
-        given = stack_given_rois(batch.proposals, scales, spec.given_proposals)
+        given = _stack_rois(batch, spec.given_proposals, rules)
         feeds |= zip(spec.seams["given_rois"], (given.rois, given.roi_index, given.roi_count), strict=True)
     return feeds
+
+
+def _stack_rois(batch: ImageBatch, rule: GivenProposals, rules: ImageRules) -> GivenRois:
+    if rule.network_frame:
+        return stack_clipped_rois(batch.proposals, batch.sizes, batch.im_info[:, :2], rule)
+    # im_info's scale is rounded to float32; what rounds RoIs to cells is the scale itself
+    scales = [image_scale(int(height), int(width), rules) for height, width in batch.sizes]
+    return stack_given_rois(batch.proposals, scales, rule)
 
 
 def batch_from_picture(

@@ -4,6 +4,8 @@
 all_segms, all_keyps, cfg}, nested lists [class][image]; class 0 has an empty list for each image, every other cell of all_boxes is an
 (n, 5) array, also where an image failed, of all_segms a list of n masks {size: [h, w], counts}, of all_keyps a list of n arrays (4, J).
 `coco`: the lists of COCO's result format for boxes, masks and keypoints, class by class, images ascending.
+`json` (classification): the names of the classes, background first, and for each image its scores in that order and the best class's name;
+no scores and no name where the image failed.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from roiline.ops.keypoint_decode import KeypointConfidence, score_keypoints
 
 Cell = TypeVar("Cell", Float32, MaskRows, KeypointRows)
 
+CLASSIFICATION_FILE = "classifications.json"
+BACKGROUND = "__background__"
+_FORMAT_VERSION = 1
 _COCO_NAMES: dict[Part, str] = {"masks": "segmentations_results.json", "keypoints": "keypoints_results.json"}
 
 
@@ -34,6 +39,8 @@ def result_names(
 
     Detectron names slices by their range, proposals in the plural and detections not.
     """
+    if form == "json":
+        return (CLASSIFICATION_FILE,)
     if form == "coco":
         return ("bbox_results.json", *(_COCO_NAMES[part] for part in parts))
     if named_range is None:
@@ -55,6 +62,21 @@ def write_proposal_pickle(path: Path, results: MergedResults, *, config_yaml: st
             ]
         )
         writer.close()
+
+
+def write_classifications(path: Path, results: MergedResults, *, class_names: Sequence[str]) -> None:
+    """Writes `classifications.json`; `class_names` are those beside the background."""
+    names = (BACKGROUND, *class_names)
+    with durable_file(path) as stream:
+        stream.write(f'{{"format_version": {_FORMAT_VERSION}, "classes": {json.dumps(names)}, "images": ['.encode())
+        separator = b"\n"
+        for image_id, rows in zip(results.image_ids, results, strict=True):
+            scores = rows.scores.tolist()
+            best = names[rows.scores.argmax()] if scores else None
+            record = {"image_id": image_id, "best": best, "scores": scores}
+            stream.write(separator + json.dumps(record).encode())
+            separator = b",\n"
+        stream.write(b"\n]}\n")
 
 
 def write_detection_pickle(path: Path, table: DetectionTable, *, config_yaml: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from roiline.core.boxes import clip_boxes
 from roiline.core.spec import GivenProposals
 from roiline.core.structures import Float32, Int64
 
@@ -48,6 +49,26 @@ def stack_given_rois(proposals: Sequence[Float32], scales: Sequence[float], rule
         start += len(first)
     counts = np.array([len(boxes) for boxes in proposals], np.int64)
     return GivenRois(np.concatenate(rois), np.concatenate(index), counts)
+
+
+def stack_clipped_rois(
+    proposals: Sequence[Float32], sizes_hw: Float32, network_hw: Float32, rule: GivenProposals
+) -> GivenRois:
+    """Returns the RoIs of N images as detectron2 makes them of proposals (R, 4) in original pixels, each of them a row of its own.
+
+    `sizes_hw` (N, 2) are the original pictures' (height, width), `network_hw` (N, 2) those of the resized pictures, to which boxes are
+    clipped; those without area are dropped, and the first `rule.limit` of the others are taken (<= 0: all).
+    """
+    rois = [np.zeros((0, 5), np.float32)]
+    for image, (boxes, size_hw, extent_hw) in enumerate(zip(proposals, sizes_hw, network_hw, strict=True)):
+        down, across = (extent_hw.astype(np.float64) / size_hw).astype(np.float32)
+        scaled = boxes.astype(np.float32) * np.array([across, down, across, down], np.float32)
+        clipped = clip_boxes(scaled, float(extent_hw[0]), float(extent_hw[1]), plus_one=0.0)
+        clipped = clipped[(clipped[:, 2:] > clipped[:, :2]).all(axis=1)]
+        clipped = clipped[: rule.limit] if rule.limit > 0 else clipped
+        rois.append(np.concatenate([np.full((len(clipped), 1), image, np.float32), clipped], axis=1))
+    counts = np.array([len(rows) for rows in rois[1:]], np.int64)
+    return GivenRois(np.concatenate(rois), np.arange(counts.sum(), dtype=np.int64), counts)
 
 
 def _find_unique(rois: Float32, factor: float) -> tuple[Int64, Int64]:

@@ -16,6 +16,8 @@ from roiline.infer.detection_parts import complete_detections, empty_detections,
 from roiline.infer.detection_rules import (
     Candidates,
     ScoredBoxes,
+    clip_detections,
+    network_scales,
     read_candidates,
     read_scored_boxes,
     select_detections,
@@ -76,8 +78,8 @@ class HostPredictor(Predictor):
 
     def finish(self, outputs: list[Inferred], batch: ImageBatch) -> list[Detections]:
         """Makes answers of what the engines returned for a batch."""
-        rows = zip(outputs, batch.ids, batch.sizes, strict=True)
-        return [self._finish(inferred, image_id, size) for inferred, image_id, size in rows]
+        rows = zip(outputs, batch.ids, batch.sizes, batch.im_info[:, :2], strict=True)
+        return [self._finish(*row) for row in rows]
 
     def close(self) -> None:
         """Gives the engines back."""
@@ -91,21 +93,27 @@ class HostPredictor(Predictor):
         raw = self._read(batch, outputs)
         if not self._stages.heads:
             return [Inferred(rows) for rows in raw]
-        found = [select_detections(image_id, rows, self.spec) for image_id, rows in zip(batch.ids, raw, strict=True)]
+        found = [
+            self._select(image_id, rows, size_hw)
+            for image_id, rows, size_hw in zip(batch.ids, raw, batch.sizes, strict=True)
+        ]
         counts = np.array([len(one.scores) for one in found])
         masks = split_rows(self._run_masks(batch, outputs, found), counts)
         maps = split_rows(self._run_keypoints(batch, outputs, found), counts)
         return [Inferred(raw[i], found[i], masks[i], maps[i]) for i in range(len(found))]
 
-    def _finish(self, inferred: Inferred, image_id: ImageId, size_hw: Float32) -> Detections:
+    def _select(self, image_id: ImageId, raw: Raw, size_hw: Float32) -> Detections:
+        return clip_detections(select_detections(image_id, raw, self.spec), size_hw, self.spec)
+
+    def _finish(self, inferred: Inferred, image_id: ImageId, size_hw: Float32, network_hw: Float32) -> Detections:
         if inferred.raw is None:
             return empty_detections(image_id, self.spec)
         found = inferred.found
         if found is None:
-            found = select_detections(image_id, inferred.raw, self.spec)
+            found = self._select(image_id, inferred.raw, size_hw)
         if not len(found.scores):
             return empty_detections(image_id, self.spec)
-        return complete_detections(found, inferred.masks, inferred.maps, size_hw, self.spec)
+        return complete_detections(found, inferred.masks, inferred.maps, size_hw, self.spec, network_hw=network_hw)
 
     def _read(self, batch: ImageBatch, outputs: Mapping[str, Tensor]) -> list[Raw]:
         """Returns what the box stage says of every picture, joined with what it says of altered ones."""
@@ -186,5 +194,5 @@ class HostPredictor(Predictor):
         *labels: Int64,
     ) -> Float32:
         """Runs a head on the boxes of detections; `labels` are what it takes beside RoIs."""
-        rows: tuple[Tensor, ...] = (stack_rois(found, batch.im_info[:, 2]), *labels)
+        rows: tuple[Tensor, ...] = (stack_rois(found, network_scales(batch, self.spec.conventions)), *labels)
         return self._stages.run_head(head, image_feeds(batch) | dict(features), rows)

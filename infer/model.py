@@ -6,14 +6,14 @@ augmentation), the model is cut at its seams and the host does the rest; the mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Task, TestOptions
-from roiline.core.structures import Detections, ImageBatch, Proposals
+from roiline.core.structures import Classification, Detections, ImageBatch, Proposals, Result
 from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device, Engine, Stage, Tensor
 from roiline.engines.registry import open_engine
@@ -46,10 +46,12 @@ class WholePredictor(Predictor):
             return {}
         return self._engine.run({info.name: feeds[info.name] for info in self._engine.inputs})
 
-    def finish(self, outputs: dict[str, Tensor], batch: ImageBatch) -> list[Proposals] | list[Detections]:
+    def finish(self, outputs: dict[str, Tensor], batch: ImageBatch) -> Sequence[Result]:
         """Makes answers of what the engine returned for a batch."""
         if not outputs:
             return [empty_detections(image_id, self.spec) for image_id in batch.ids]
+        if self._task == "classification":
+            return self._split_scores(outputs, batch)
         return self._split_proposals(outputs, batch) if self._task == "proposals" else self._split(outputs, batch)
 
     def close(self) -> None:
@@ -63,6 +65,10 @@ class WholePredictor(Predictor):
             for i, image_id in enumerate(batch.ids)
         ]
 
+    def _split_scores(self, outputs: dict[str, Tensor], batch: ImageBatch) -> list[Classification]:
+        (name,) = self.spec.seams["classification"]
+        return [Classification(image_id, outputs[name][i].copy()) for i, image_id in enumerate(batch.ids)]
+
     def _split(self, outputs: dict[str, Tensor], batch: ImageBatch) -> list[Detections]:
         boxes, scores, classes, count = (outputs[name] for name in self.spec.seams["detections"])
         masks, maps = (split_rows(self._part(outputs, part), count) for part in ("masks", "keypoints"))
@@ -72,7 +78,10 @@ class WholePredictor(Predictor):
             )
             for i, image_id in enumerate(batch.ids)
         ]
-        return [complete_detections(one, masks[i], maps[i], batch.sizes[i], self.spec) for i, one in enumerate(found)]
+        return [
+            complete_detections(one, masks[i], maps[i], batch.sizes[i], self.spec, network_hw=batch.im_info[i, :2])
+            for i, one in enumerate(found)
+        ]
 
     def _part(self, outputs: dict[str, Tensor], part: str) -> Tensor | None:
         if part not in self.spec.seams:
@@ -127,7 +136,7 @@ def _open_one(model: Path, task: Task, device: Device, engine: str, overrides: R
         return open_engine(model, engine=engine, device=device, stage=stage)
 
     changed = spec.detection != stored.detection or spec.test != TestOptions()
-    if task == "detections" and (changed or spec.doubles_proposals):
+    if task == "detections" and (changed or spec.conventions.ties == "quicksort"):
         from roiline.infer.host_detection import HostPredictor
 
         return HostPredictor(open_stage, spec)

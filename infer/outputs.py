@@ -12,6 +12,7 @@ from roiline.core.files import FolderLock, write_json
 from roiline.infer.detection_table import DetectionTable
 from roiline.infer.formats import (
     result_names,
+    write_classifications,
     write_coco_boxes,
     write_coco_keypoints,
     write_coco_masks,
@@ -60,6 +61,10 @@ def write_results(out: Path, manifest: Manifest, results: MergedResults, formats
     if manifest.settings.task == "proposals":
         (path,) = result_paths(out, manifest, ("detectron",))
         write_proposal_pickle(path, results, config_yaml=config)
+        return (path,)
+    if manifest.settings.task == "classification":
+        (path,) = result_paths(out, manifest, ("json",))
+        write_classifications(path, results, class_names=[category.name for category in manifest.classes])
         return (path,)
     with DetectionTable(
         results, num_classes=len(manifest.classes) + 1, order=manifest.class_order, folder=out

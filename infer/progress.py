@@ -55,7 +55,8 @@ class DatasetProgress:
         where = f"range [{self.start + 1}, {self.end}] of {self.total}: {self.start + place + 1}/{self.start + images}"
         if self.task == "proposals":
             return f"rpn_generate: {where} {detect + misc:.3f}s (eta: {eta})"
-        return f"im_detect: {where} {detect:.3f}s + {misc:.3f}s (eta: {eta})"
+        timer = "classify_im" if self.task == "classification" else "im_detect"
+        return f"{timer}: {where} {detect:.3f}s + {misc:.3f}s (eta: {eta})"
 
 
 class RunProgress:

@@ -22,6 +22,7 @@ MIN_PROPOSAL_SIDE = 2
 """Proposals are kept where width and height (x2 - x1 + 1) exceed this number of pixels."""
 
 _NAMED_IDS = 5
+_CORNERS, _SIZES = 0, 1  # XYXY_ABS and XYWH_ABS of detectron2's BoxMode
 _HASH_WEIGHTS = np.array([1, 1e3, 1e6, 1e9])
 
 
@@ -47,13 +48,16 @@ def read_proposal_file(path: Path) -> ProposalFile:
 def proposal_file_from_pickle(content: object, path: Path) -> ProposalFile:
     """Checks the decoded pickle of a proposal file (`ids`, or `indexes` in old and selective-search files).
 
+    detectron2's files have `objectness_logits` for `scores`, and `bbox_mode` 0 (corners) or 1 (corner, width, height).
+
     Raises:
         DataError: `content` is not a proposal file's; `path` is named.
     """
     if not is_proposal_content(content):
         raise DataError(f"{path}: expected a proposal file (a dict of boxes, scores and ids), got {_describe(content)}")
     id_field = "ids" if "ids" in content else "indexes"
-    lists = {name: content[name] for name in ("boxes", "scores", id_field)}
+    score_field = "scores" if "scores" in content else "objectness_logits"
+    lists = {name: content[name] for name in ("boxes", score_field, id_field)}
     wrong = [name for name, item in lists.items() if not isinstance(item, (list, tuple, np.ndarray))]
     if wrong:
         raise DataError(f"{path}: expected lists, one item a picture, got {_describe(lists[wrong[0]])} in `{wrong[0]}`")
@@ -63,16 +67,29 @@ def proposal_file_from_pickle(content: object, path: Path) -> ProposalFile:
     ids = tuple(_plain_id(item, path) for item in lists[id_field])
     boxes = tuple(_box_rows(item, key, path) for key, item in zip(ids, lists["boxes"], strict=True))
     scores = tuple(
-        _score_row(item, len(rows), key, path) for key, item, rows in zip(ids, lists["scores"], boxes, strict=True)
+        _score_row(item, len(rows), key, path) for key, item, rows in zip(ids, lists[score_field], boxes, strict=True)
     )
-    return ProposalFile(path, ids, boxes, scores)
+    return ProposalFile(path, ids, tuple(_corners_of(rows, content, path) for rows in boxes), scores)
+
+
+def _corners_of(boxes: Float32, content: Mapping[str, Any], path: Path) -> Float32:
+    """Returns boxes as corners, whatever a file of detectron2 says that they are."""
+    mode = content.get("bbox_mode", _CORNERS)
+    if mode == _CORNERS:
+        return boxes
+    if mode != _SIZES:
+        raise DataError(
+            f"{path}: `bbox_mode` is {mode!r}; {_CORNERS} (corners) and {_SIZES} (corner, width, height) are read"
+        )
+    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 def is_proposal_content(content: object) -> TypeGuard[Mapping[str, Any]]:
     """Tells whether a decoded pickle has the keys of a proposal file."""
     return (
         isinstance(content, Mapping)
-        and {"boxes", "scores"} <= set(content)
+        and "boxes" in content
+        and ("scores" in content or "objectness_logits" in content)
         and ("ids" in content or "indexes" in content)
     )
 
@@ -90,6 +107,17 @@ def load_proposal_file(path: Path, entries: Sequence[RoidbEntry], *, limit: int)
     content = read_proposal_file(path)
     positions = match_entries(content.ids, entries, path)
     return [select_proposals(content.boxes[i], entry, limit=limit) for i, entry in zip(positions, entries, strict=True)]
+
+
+def rank_proposal_file(path: Path, entries: Sequence[RoidbEntry]) -> list[Float32]:
+    """Returns all proposals (R, 4) of each entry by descending score (ties: the first of the file), as detectron2's loader has them.
+
+    Raises:
+        DataError: the file is not a proposal file, or lacks or repeats a picture of the roidb.
+    """
+    content = read_proposal_file(path)
+    positions = match_entries(content.ids, entries, path)
+    return [content.boxes[i][np.argsort(-content.scores[i], kind="stable")] for i in positions]
 
 
 def match_entries(ids: Sequence[ImageId], entries: Sequence[RoidbEntry], path: Path) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Task
-from roiline.core.structures import Detections, Float32, ImageId, Proposals, UInt8
+from roiline.core.structures import Classification, Detections, Float32, ImageId, Proposals, Result, UInt8
 from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device
 from roiline.infer.devices import choose_slots
@@ -73,6 +73,21 @@ class OpenedModel:
         answer: Proposals | list[Proposals] = self._answer("proposals", images, None)
         return answer
 
+    @overload
+    def classify(self, images: UInt8) -> Classification: ...
+
+    @overload
+    def classify(self, images: Sequence[UInt8]) -> list[Classification]: ...
+
+    def classify(self, images: UInt8 | Sequence[UInt8]) -> Classification | list[Classification]:
+        """Returns the class scores of a BGR picture (H, W, 3) uint8, or of each picture of a list.
+
+        Raises:
+            UsageError: the model classifies no pictures, or a picture is of another form.
+        """
+        answer: Classification | list[Classification] = self._answer("classification", images, None)
+        return answer
+
     def close(self) -> None:
         """Gives the engine back."""
         while self._predictors:
@@ -99,7 +114,7 @@ class OpenedModel:
 
     def _answer_one(
         self, task: Task, image: UInt8, image_id: ImageId, proposals: Float32 | None
-    ) -> Proposals | Detections:
+    ) -> Result:
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             got = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
             raise UsageError(f"a picture is a BGR array (H, W, 3) of uint8, as cv2.imread gives it; got {got}")

@@ -13,8 +13,16 @@ from roiline.engines.protocol import Device
 BatchMode: TypeAlias = Literal["exact", "padded"]
 ExifPolicy: TypeAlias = Literal["as-source", "apply", "ignore"]
 
-FORMATS: Mapping[Task, tuple[str, ...]] = {"proposals": ("detectron",), "detections": ("detectron", "coco")}
-DEFAULT_FORMATS: Mapping[Task, tuple[str, ...]] = {"proposals": ("detectron",), "detections": ("coco",)}
+FORMATS: Mapping[Task, tuple[str, ...]] = {
+    "proposals": ("detectron",),
+    "detections": ("detectron", "coco"),
+    "classification": ("json",),
+}
+DEFAULT_FORMATS: Mapping[Task, tuple[str, ...]] = {
+    "proposals": ("detectron",),
+    "detections": ("coco",),
+    "classification": ("json",),
+}
 MODEL_PREDICTOR = "roiline.infer.model:open_predictor"
 
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from roiline.core.structures import Detections, Float32, Int64, Result
+from roiline.core.structures import Classification, Detections, Float32, Int64, Result
 
 Part: TypeAlias = Literal["masks", "keypoints"]
 """What detections can have beside boxes."""
@@ -50,7 +50,10 @@ NO_KEYPOINTS = KeypointRows(_NO_SCORES, _NO_CLASSES, np.zeros((0, 4, 0), np.floa
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Are the rows of one image: `boxes` (R, 4), `scores` (R,), `classes` (R,), the latter without rows for proposals."""
+    """Are the rows of one image: `boxes` (R, 4), `scores` (R,), `classes` (R,), the latter without rows for proposals.
+
+    Of a classified picture there are `scores` alone, one a class.
+    """
 
     boxes: Float32
     scores: Float32
@@ -64,6 +67,8 @@ NO_ROWS = Rows(np.zeros((0, 4), np.float32), _NO_SCORES, _NO_CLASSES)
 
 def rows_from_result(result: Result) -> Rows:
     """Returns the rows of one answer."""
+    if isinstance(result, Classification):
+        return Rows(NO_ROWS.boxes, result.scores, _NO_CLASSES)
     if not isinstance(result, Detections):
         return Rows(result.boxes, result.scores, _NO_CLASSES)
     masks, keypoints = NO_MASKS, NO_KEYPOINTS

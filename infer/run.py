@@ -75,10 +75,11 @@ def run_dataset(request: RunRequest, *, progress: bool = True) -> RunSummary:
 
 
 def complete_request(request: RunRequest) -> RunRequest:
-    """Returns the request with its formats chosen.
+    """Returns the request with its formats chosen; a model that classifies whole pictures does that where detections are asked for.
 
     Raises:
         UsageError: a format, the batch size, the data or the devices cannot be meant.
+        ModelError: the model cannot be read.
     """
     if not request.data:
         raise UsageError("no dataset: name at least one DATA")
@@ -86,7 +87,10 @@ def complete_request(request: RunRequest) -> RunRequest:
         raise UsageError("no device to run on")
     if request.batch_size < 1:
         raise UsageError(f"--batch-size: expected at least 1, got {request.batch_size}")
-    return replace(request, formats=choose_formats(request.task, request.formats))
+    task = request.task
+    if task == "detections" and read_spec(request.model).tasks == ("classification",):
+        task = "classification"
+    return replace(request, task=task, formats=choose_formats(task, request.formats))
 
 
 def read_fitting_spec(request: RunRequest) -> ModelSpec:
@@ -94,13 +98,27 @@ def read_fitting_spec(request: RunRequest) -> ModelSpec:
 
     Raises:
         ModelError: the model cannot be read, or cannot do the task.
-        UsageError: the proposals or models that it is to work with do not fit it.
+        UsageError: the proposals or models that it is to work with, or settings to override, do not fit it.
     """
     spec = read_spec(request.model)
     if request.task not in spec.tasks:
         raise ModelError(f"{request.model}: makes {', '.join(spec.tasks)}, not {request.task}")
     check_companions(request, spec)
+    _check_overrides(request, spec)
     return spec
+
+
+def _check_overrides(request: RunRequest, spec: ModelSpec) -> None:
+    """Checks that the settings to override are there.
+
+    Raises:
+        UsageError: the model makes no detections that a threshold could hold for.
+    """
+    asked = request.overrides
+    thresholds = {"--score-thresh": asked.score_thresh, "--nms": asked.nms_thresh, "--max-dets": asked.max_dets}
+    given = [option for option, value in thresholds.items() if value is not None]
+    if given and spec.detection is None:
+        raise UsageError(f"{request.model}: this model makes {' and '.join(spec.tasks)}; {', '.join(given)} is for detections")
 
 
 def worker_setup(request: RunRequest, spec: ModelSpec) -> Setup:

@@ -9,7 +9,7 @@ from roiline.core.errors import UsageError
 from roiline.core.spec import GivenProposals, ModelSpec
 from roiline.core.structures import Float32, RoidbEntry
 from roiline.engines.model_file import read_spec
-from roiline.infer.proposal_files import load_proposal_file
+from roiline.infer.proposal_files import load_proposal_file, rank_proposal_file
 from roiline.infer.request import RunRequest
 
 
@@ -23,7 +23,8 @@ def check_companions(request: RunRequest, spec: ModelSpec) -> GivenProposals | N
         ModelError: a companion is no model of ours.
     """
     companions = request.companions
-    if request.task != "detections" and (companions.others or companions.proposals_from):
+    given = companions.proposals_from is not None or any(data.proposals is not None for data in request.data)
+    if request.task != "detections" and (companions.others or given):
         raise UsageError("models are combined, and given proposals, for detections only")
     for path, task in [
         (companions.proposals_from, "proposals"),
@@ -47,7 +48,7 @@ def check_companions(request: RunRequest, spec: ModelSpec) -> GivenProposals | N
 
 
 def load_given_proposals(path: Path, entries: Sequence[RoidbEntry], rule: GivenProposals) -> list[Float32 | None]:
-    """Returns the proposals (R, 4) of every entry by the rules of Detectron's loader.
+    """Returns the proposals (R, 4) of every entry by the rules of Detectron's loader, or all of them by descending score.
 
     None where the size of the picture is not known, because its file cannot be read.
 
@@ -55,5 +56,6 @@ def load_given_proposals(path: Path, entries: Sequence[RoidbEntry], rule: GivenP
         DataError: the file is not a proposal file, or lacks or repeats a picture.
     """
     sized = [entry for entry in entries if entry.height > 0 and entry.width > 0]
-    loaded = iter(load_proposal_file(path, sized, limit=rule.limit))
+    ranked = rule.network_frame
+    loaded = iter(rank_proposal_file(path, sized) if ranked else load_proposal_file(path, sized, limit=rule.limit))
     return [next(loaded) if entry.height > 0 and entry.width > 0 else None for entry in entries]

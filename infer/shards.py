@@ -5,8 +5,8 @@ little endian), and the SHA-256 of all that. Nothing in it is executable, and a 
 does not read.
 
 The header names the run's identity, the shard's index, the task, and by columns, image after image: its position, its id, why it failed
-(null where it did not), and how much it has in each array. Arrays: `boxes` (rows, 4) float32, `scores` (rows,) float32, and for
-detections `classes` (rows,) int64; `mask_scores` and `mask_classes` (mask_rows,), `mask_lengths` (mask_rows,) int64, `masks` (mask_bytes,)
+(null where it did not), and how much it has in each array. Arrays: `scores` (rows,) float32, but for classification `boxes` (rows, 4)
+float32 before them, and for detections `classes` (rows,) int64; `mask_scores` and `mask_classes` (mask_rows,), `mask_lengths` (mask_rows,) int64, `masks` (mask_bytes,)
 the run lengths, each as long as mask_lengths says; `keypoint_scores` and `keypoint_classes` (keypoint_rows,), `keypoints`
 (keypoint_rows, 4, joints) float32. In every array what image i has starts where that of image i - 1 ends.
 """
@@ -55,7 +55,11 @@ _TYPES: dict[str, np.dtype[Any]] = {
 }
 """The arrays in the order of the file."""
 
-_PROPOSAL_ARRAYS = ("boxes", "scores")
+_ARRAYS: dict[Task, tuple[str, ...]] = {
+    "proposals": ("boxes", "scores"),
+    "detections": tuple(_TYPES),
+    "classification": ("scores",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class ShardHeader:
             "keypoint_classes": keypoints,
             "keypoints": _KEYPOINT_VALUES * keypoints * np.array(self.joints, np.int64),
         }
-        return lengths if self.task == "detections" else {name: lengths[name] for name in _PROPOSAL_ARRAYS}
+        return {name: lengths[name] for name in _ARRAYS[self.task]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +233,10 @@ class ShardFile:
             return NO_ROWS
         with self.path.open("rb") as stream:
             values = {name: self._read(stream.fileno(), name, place) for name in self._bounds}
+        if header.task == "classification":
+            return Rows(NO_ROWS.boxes, values["scores"], NO_ROWS.classes)
         boxes = values["boxes"].reshape(-1, 4)
-        if header.task != "detections":
+        if header.task == "proposals":
             return Rows(boxes, values["scores"], NO_ROWS.classes)
         return Rows(
             boxes,

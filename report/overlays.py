@@ -62,7 +62,7 @@ def paint_masks(canvas: UInt8, masks: MaskRows, *, factor: int, pen: Pen) -> Non
             mask = mask.repeat(factor, axis=0).repeat(factor, axis=1)
         _tint(canvas, mask, choose_class_color(int(masks.classes[row])))
         edges, _ = cv2.findContours(mask.astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-        cv2.drawContours(canvas, edges, -1, (255, 255, 255), pen.thin, cv2.LINE_AA)
+        cv2.drawContours(canvas, edges, -1, (255, 255, 255), pen.thin)
 
 
 def _tint(canvas: UInt8, mask: Bool, color: Color) -> None:

@@ -22,14 +22,20 @@ from roiline.export.detectron.heads import four_weights
 
 
 def conventions_from_config(config: DetectronConfig) -> Conventions:
-    """Returns Detectron's way with boxes."""
+    """Returns Detectron's way with boxes.
+
+    Equal scores are common where proposals that are one RoI share a row, and where RoIs are pooled from the same whole cells: there the
+    original's own sort decides; elsewhere they are rare.
+    """
+    given = not config["MODEL.FASTER_RCNN"] and config["DEDUP_BOXES"] > 0
+    pooled = config["FAST_RCNN.ROI_XFORM_METHOD"] == "RoIPoolF"
     return Conventions(
         name="detectron",
         plus_one=True,
         nms_inclusive=True,
         roi_half_pixel=False,
         delta_clip=float(config["BBOX_XFORM_CLIP"]),
-        later_first=True,
+        ties="quicksort" if given or pooled else "later",
     )
 
 

@@ -219,15 +219,19 @@ def _three_numbers(config: Detectron2Config, key: str, refusals: Refusals) -> tu
 def mask_rules_from_architecture(architecture: Architecture) -> MaskRules | None:
     """Returns how class-selected probabilities become masks."""
     head = architecture.mask_head
-    return None if head is None else MaskRules(resolution=head.size, threshold=_MASK_THRESHOLD)
+    return None if head is None else MaskRules(head.size, _MASK_THRESHOLD, paste="detectron2")
 
 
 def keypoint_rules_from_architecture(architecture: Architecture) -> KeypointRules | None:
     """Returns how heatmaps become keypoints."""
     head = architecture.keypoint_head
-    return None if head is None else KeypointRules(count=head.count, min_size=0, confidence="bbox", nms_oks=False)
+    if head is None:
+        return None
+    return KeypointRules(
+        count=head.count, min_size=0, confidence="bbox", nms_oks=False, network_frame=True, map_normalised=True
+    )
 
 
 def given_proposals_from_config(config: Detectron2Config) -> GivenProposals:
     """Returns how proposals from a file become RoIs."""
-    return GivenProposals(limit=config["DATASETS.PRECOMPUTED_PROPOSAL_TOPK_TEST"], dedup=0.0)
+    return GivenProposals(limit=config["DATASETS.PRECOMPUTED_PROPOSAL_TOPK_TEST"], dedup=0.0, network_frame=True)

@@ -21,11 +21,12 @@ _MOST_CELLS_AT_ONCE = 1 << 24
 _FEWEST_AT_ONCE = 2
 
 
-def decode_keypoints(maps: Float32, boxes: Float32, *, min_size: int = 0) -> Float32:
+def decode_keypoints(maps: Float32, boxes: Float32, *, min_size: int = 0, map_normalised: bool = False) -> Float32:
     """Returns (D, 4, J) float32 keypoints: rows x, y in pixels of the boxes' picture, logit, probability.
 
     `maps` (D, J, S, S) float32 logits, `boxes` (D, 4) float32. A map is never resized to less than `min_size` cells on a side. Of
-    large boxes two resized maps are held at a time, else those of one detection.
+    large boxes two resized maps are held at a time, else those of one detection. `map_normalised`: the probability is the greatest
+    cell's exponential over the sum of those of the map as it was before resizing, which may exceed 1 (detectron2).
 
     Raises:
         DataError: maps and boxes do not belong together, or a box is not finite.
@@ -43,6 +44,9 @@ def decode_keypoints(maps: Float32, boxes: Float32, *, min_size: int = 0) -> Flo
             peaks = _find_peaks(stack[joints], int(cells[0]), int(cells[1]))
             rows[:2, joints] = (peaks[:2] + 0.5) * pixels + box[:2, None]
             rows[2:, joints] = peaks[2:]
+        if map_normalised:
+            with np.errstate(over="ignore"):  # a heatmap may rise far above what is left of it after resizing
+                rows[_PROBABILITY] = 1 / np.exp(stack - rows[_LOGIT][:, None, None]).sum(axis=(1, 2))
     return keypoints
 
 

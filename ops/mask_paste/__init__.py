@@ -5,19 +5,23 @@ Conventions, by name:
 `detectron`: the mask gets a frame of one zero on every side and the box grows with it about its centre, by (M + 2) / M; corners are cut to
 whole pixels toward zero; the framed mask is resized bilinearly to the box (inclusive corners, at least one pixel); a pixel is foreground
 above the threshold (He et al., Mask R-CNN, 2017, as Detectron does it).
+
+`detectron2`: the box is taken as it is; the centre of every pixel is looked up in the mask bilinearly, with zeros around it; a pixel is
+foreground at the threshold and above.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from roiline.core.errors import DataError
 from roiline.core.rle import encode_crop
 from roiline.core.structures import Bool, Float32, Int32
+from roiline.ops.mask_paste.sampled import sample_mask
 
-PasteConvention: TypeAlias = Literal["detectron"]
+PasteConvention: TypeAlias = Literal["detectron", "detectron2"]
 
 
 class Crop(NamedTuple):
@@ -45,19 +49,33 @@ def paste_masks(
     Raises:
         DataError: masks and boxes do not belong together, a box is not finite, or the convention is unknown.
     """
-    if convention != "detectron":
-        raise DataError(f"pasting masks: the convention is `detectron`, not {convention!r}")
+    if convention not in get_args(PasteConvention):
+        raise DataError(
+            f"pasting masks: the convention is one of {', '.join(get_args(PasteConvention))}, not {convention!r}"
+        )
     if masks.ndim != 3 or masks.shape[1] != masks.shape[2] or boxes.shape != (len(masks), 4):
         raise DataError(
             f"pasting masks: expected masks (D, M, M) and boxes (D, 4), got {masks.shape} and {boxes.shape}"
         )
     if not np.isfinite(boxes).all():
         raise DataError("pasting masks: a box is not finite")
+    if convention == "detectron2":
+        return [
+            encode_crop(*_paste_sampled(mask, box, height, width, threshold), height, width)
+            for mask, box in zip(masks, boxes, strict=True)
+        ]
     corners = grow_boxes(boxes, masks.shape[1])
     return [
         encode_crop(*paste_mask(mask, box, height, width, threshold=threshold), height, width)
         for mask, box in zip(masks, corners, strict=True)
     ]
+
+
+def _paste_sampled(mask: Float32, box: Float32, height: int, width: int, threshold: float) -> Crop:
+    if not (box[2:] > box[:2]).all():
+        return Crop(np.zeros((0, 0), np.bool_), 0, 0)
+    pixels, top, left = sample_mask(mask, box, height, width)
+    return Crop(pixels >= np.float32(threshold), top, left)
 
 
 def grow_boxes(boxes: Float32, resolution: int) -> Int32:

@@ -43,9 +43,9 @@ ON_THE_HOST = ("_tta", "softnms", "_vote", "aug_", "nmsoks")
 """Cases whose answers a run makes on the host from the network's seams."""
 NO_PICTURE = {"retinanet_R50_FPN_default"}
 """Its picture is not among the stored files."""
-UNSETTLED = {"faster_R50_C4_roipool_a": 5}
-"""How many detections may differ where RoIs that overlap score the same to 1e-6 (they pool the same cells), so that the order of a sort
-says which one stays; the data's own readme warns of the second case."""
+UNSETTLED = {"faster_R50_C4_roipool_a": 3, "faster_R50_C4_roipool_b": 2, "mask_R50_FPN_roipool_a": 1}
+"""How many detections may be others than the original's: RoIs that cover the same cells have the same pooled maxima, thus equal scores, and
+which of them stays was decided by the order that numpy's quicksort leaves equal values in; a graph takes the later one."""
 BLOB_TOLERANCE = 2e-4
 
 
@@ -71,7 +71,9 @@ def _given_rois(case: ModelCase, spec: ModelSpec, scale: float) -> dict[str, np.
 def _run(case: ModelCase, folder: Path) -> tuple[ModelSpec, dict[str, np.ndarray]]:
     """Exports the case with every blob tapped that the original's record has too, and runs it."""
     config = load_config(case.cfg, case.overrides)
-    blobs = set(write_network(architecture_from_config(config, proposals_only=False), {}).graph.blobs)
+    blobs = write_network(architecture_from_config(config, proposals_only=False), {}).graph.blobs
+    if case.name in UNSETTLED:
+        blobs = blobs[: blobs.index("boxes")]  # what follows the detections stands in their order
     taps = [name for name in map(str, case.expected.get("stat_names", ())) if name in blobs]
     spec = export_detectron(case.cfg, case.weights, folder / "m.onnx", overrides=case.overrides, taps=taps).spec
     picture = read_picture(case.picture)
@@ -89,12 +91,12 @@ def _run(case: ModelCase, folder: Path) -> tuple[ModelSpec, dict[str, np.ndarray
     return spec, dict(zip(names, results, strict=True))
 
 
-def _check_blobs(case: ModelCase, spec: ModelSpec, got: dict[str, np.ndarray]) -> None:
+def _check_blobs(case: ModelCase, got: dict[str, np.ndarray]) -> None:
     recorded = zip(*(case.expected[f"stat_{part}"] for part in ("names", "samples", "values")), strict=True)
     seen = 0
     for name, samples, (size, _, _, largest) in recorded:
-        if str(name) not in got or (spec.given_proposals and str(name).endswith("_rois")):
-            continue  # rows of detections that share a proposal may stand in another order
+        if str(name) not in got:
+            continue
         flat = got[str(name)].reshape(-1)
         assert flat.size == size, name
         chosen = flat[np.linspace(0, flat.size - 1, min(64, flat.size)).astype(np.int64)] if flat.size else flat
@@ -104,17 +106,11 @@ def _check_blobs(case: ModelCase, spec: ModelSpec, got: dict[str, np.ndarray]) -
     assert seen > 5
 
 
-def _sort_rows(rows: np.ndarray) -> np.ndarray:
-    return rows[np.lexsort((rows[:, 0].round(1), -rows[:, 4].round(3), rows[:, 5]))]
-
-
 def _check_detections(case: ModelCase, spec: ModelSpec, got: dict[str, np.ndarray]) -> None:
     expected = case.expected["dets_x1y1x2y2_score_class"]
     boxes, scores, classes, count = (got[name] for name in spec.seams["detections"])
     assert count[0] == len(expected)
     rows = np.concatenate([boxes[0], scores[0][:, None], classes[0][:, None]], axis=1)[: count[0]]
-    if spec.given_proposals is not None:  # two proposals of one RoI have equal scores and boxes; either may come first
-        rows, expected = _sort_rows(rows), _sort_rows(expected)
     if case.name in UNSETTLED:
         near = np.abs(rows[:, None] - expected[None]).max(axis=2).min(axis=0) < BOX_TOLERANCE
         assert np.count_nonzero(~near) <= UNSETTLED[case.name]
@@ -139,7 +135,7 @@ def test_network_computes_what_the_original_does(description, tmp_path, request)
     case = build_case(description, tmp_path)
     spec, got = _run(case, tmp_path)
     if "stat_names" in case.expected:
-        _check_blobs(case, spec, got)
+        _check_blobs(case, got)
     if "detections" in spec.seams:
         _check_detections(case, spec, got)
     else:

@@ -84,6 +84,15 @@ def test_group_norm_follows_its_definition_for_any_number_of_rows(rows):
     np.testing.assert_allclose(_run(g, "y", x, blobs), expected, atol=1e-5)
 
 
+def test_group_norm_of_a_constant_map_is_its_shift():
+    x = np.full((1, 4, 9, 9), 1234.567, np.float32)
+    blobs = {"y_gn_s": np.ones(4, np.float32), "y_gn_b": np.arange(4, dtype=np.float32)}
+    g = _writer(blobs)
+    write_group_norm(g, Feature("x", 4), "y_gn", GroupNorm(2, 1e-5), purpose="test", name="y")
+    got = _run(g, "y", x, blobs)
+    np.testing.assert_allclose(got, np.broadcast_to(blobs["y_gn_b"][:, None, None], x.shape), atol=0.1)
+
+
 @pytest.mark.parametrize(
     ("norm", "message"),
     [

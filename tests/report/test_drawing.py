@@ -2,17 +2,24 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from parts_support import PARTS
+from run_support import make_request, make_spec, write_model, write_pictures
 from shared_data import shared_path
 
 from roiline.core.errors import DataError, UsageError
-from roiline.core.structures import Detections, Proposals, RoidbEntry, UInt8
+from roiline.core.rle import encode_mask
+from roiline.core.structures import Proposals, RoidbEntry, UInt8
 from roiline.infer.datasets import load_dataset
+from roiline.infer.result_rows import KeypointRows, MaskRows, Rows
 from roiline.infer.roidb import Dataset
+from roiline.infer.run import run_dataset
 from roiline.report.drawing import DrawingRules, choose_stems, draw_picture, draw_results
 from roiline.report.labels import choose_class_color
 
@@ -37,9 +44,9 @@ def entry(height: int = 300, width: int = 400, boxes: np.ndarray = BOX[:0]) -> R
     return RoidbEntry(1, Path("one.jpg"), height, width, boxes=boxes)
 
 
-def detections(score: float = 0.9, boxes: np.ndarray = BOX) -> Detections:
+def detections(score: float = 0.9, boxes: np.ndarray = BOX) -> Rows:
     count = len(boxes)
-    return Detections(1, boxes, np.full(count, score, np.float32), np.full(count, 2, np.int64))
+    return Rows(boxes, np.full(count, score, np.float32), np.full(count, 2, np.int64))
 
 
 def test_pictures_with_something_to_show_are_drawn(tmp_path: Path, dataset: Dataset) -> None:
@@ -143,6 +150,57 @@ def test_pictures_of_a_folder_take_given_names(tmp_path: Path, dataset: Dataset)
     named = draw_results(file, folder, tmp_path / "named", class_names=("zebra",)).files[0].read_bytes()
     plain = draw_results(file, folder, tmp_path / "plain").files[0].read_bytes()
     assert named != plain
+
+
+def masks(score: float, height: int = 300, width: int = 400) -> MaskRows:
+    pixels = np.zeros((height, width), np.bool_)
+    pixels[100:221, 100:251] = True
+    return MaskRows(np.float32([score]), np.array([2]), (encode_mask(pixels),), (height, width))
+
+
+def keypoints(score: float, joints: int = 17) -> KeypointRows:
+    points = np.full((1, 4, joints), 5, np.float32)
+    points[0, :2] = np.linspace(120, 200, joints)
+    return KeypointRows(np.float32([score]), np.array([1]), points)
+
+
+@pytest.mark.parametrize("score", [0.69, 0.71])
+def test_masks_and_keypoints_are_drawn_by_their_own_scores(score: float) -> None:
+    for found in (replace(detections(0.1), masks=masks(score)), replace(detections(0.1), keypoints=keypoints(score))):
+        drawn = draw_picture(picture(), found, entry(), DrawingRules())
+        assert bool((drawn[110:210, 110:240] != 90).any()) == (score > 0.7)
+        assert (drawn[:90] == 90).all()
+
+
+def test_a_label_stands_on_top_of_masks_and_keypoints() -> None:
+    plain = draw_picture(picture(), detections(), entry(), DrawingRules())
+    drawn = draw_picture(
+        picture(), replace(detections(), masks=masks(0.9), keypoints=keypoints(0.9)), entry(), DrawingRules()
+    )
+    assert (plain[80:99, 100:160] == drawn[80:99, 100:160]).all()
+    assert (plain != drawn).any()
+
+
+def test_masks_of_another_size_are_an_error_of_their_picture(tmp_path: Path, dataset: Dataset) -> None:
+    with pytest.raises(DataError, match="masks are of a picture of 30 x 40 pixels, the picture has 300 x 400"):
+        draw_picture(
+            picture(), replace(detections(), masks=replace(masks(0.9), size_hw=(30, 40))), entry(), DrawingRules()
+        )
+
+
+def test_a_part_of_a_dataset_is_drawn_by_its_run(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.onnx", make_spec(**PARTS))
+    write_pictures(tmp_path / "pictures", 5)
+    request = make_request(tmp_path, tmp_path / "out", predictor="parts_support:open_with_parts", id_range=(1, 4))
+    run_dataset(request, progress=False)
+    whole = load_dataset(tmp_path / "pictures" / "data.json", images=tmp_path / "pictures")
+    shards = draw_results(tmp_path / "out", whole, tmp_path / "drawn", thresh=0.5)
+    assert {path.stem for path in shards.files} <= {"000010", "000013", "000016"}
+    shutil.rmtree(tmp_path / "out" / "shards")
+    (tmp_path / "out" / "keypoints_results.json").unlink()
+    lists = draw_results(tmp_path / "out", whole, tmp_path / "again", thresh=0.5)
+    assert [path.name for path in lists.files] == [path.name for path in shards.files]
+    assert lists.files[0].read_bytes() != shards.files[0].read_bytes()
 
 
 @pytest.mark.golden

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from parts_support import PARTS
+from run_support import make_request, make_spec, write_model, write_pictures
 from shared_data import shared_path
 
 from roiline.core.errors import DataError, UsageError
+from roiline.core.rle import encode_mask
 from roiline.infer.datasets import load_dataset
 from roiline.infer.roidb import Dataset
+from roiline.infer.run import run_dataset
 from roiline.report.evaluation import FORMAT_VERSION, evaluate
 
 RECORDS = [{"image_id": 4, "category_id": 30, "bbox": [10, 10, 20, 20], "score": 0.5}]
@@ -105,3 +109,91 @@ def test_runs_with_nothing_right_score_as_the_original(folder: str, tmp_path: Pa
     dataset = load_dataset(shared_path("golden/dataset/coco_cc12.json"), images=shared_path("golden/dataset/images"))
     box = evaluate(shared_path(f"golden/dataset/{folder}"), [dataset], out=tmp_path).metrics["coco_cc12"]["box"]
     assert set(box.values()) == {0.0}
+
+
+POLYGON = [[10, 10, 30, 10, 30, 30, 10, 30]]
+
+
+def test_masks_and_keypoints_have_entries_of_their_own(tmp_path: Path, dataset: Dataset) -> None:
+    assert dataset.annotation_file is not None
+    content = json.loads(dataset.annotation_file.read_text())
+    for annotation in content["annotations"]:
+        annotation["segmentation"] = POLYGON
+    (tmp_path / "pets.json").write_text(json.dumps(content))
+    masked = load_dataset(tmp_path / "pets.json", images=dataset.root)
+    out = tmp_path / "out"
+    out.mkdir()
+    common = {"image_id": 4, "category_id": 30, "score": 0.5}
+    pixels = np.zeros((60, 80), np.bool_)
+    pixels[10:30, 10:30] = True
+    mask = {"size": [60, 80], "counts": encode_mask(pixels).decode()}
+    (out / "bbox_results.json").write_text(json.dumps(RECORDS))
+    (out / "segmentations_results.json").write_text(json.dumps([{**common, "segmentation": mask}]))
+    (out / "keypoints_results.json").write_text(json.dumps([{**common, "keypoints": [1, 2, 1] * 17}]))
+    evaluation = evaluate(out, [masked])
+    metrics = evaluation.metrics["pets"]
+    assert list(metrics) == [
+        "box",
+        "per_class",
+        "mask",
+        "per_class_mask",
+        "keypoint",
+        "per_class_keypoint",
+    ]
+    assert metrics["mask"]["AP"] == pytest.approx(metrics["box"]["AP"]) == pytest.approx(51 / 202)
+    assert metrics["per_class_mask"]["cat"] == pytest.approx(51 / 101)
+    assert set(metrics["keypoint"].values()) == {-1.0}
+    assert "pets (3 pictures): mask AP, IoU .50:.95" in evaluation.table
+    assert "copypaste: Task: mask" in evaluation.table
+    assert "pets (3 pictures): keypoint AP cannot be measured: the dataset has no keypoints" in evaluation.table
+    assert "copypaste: AP,AP50,AP75,APm,APl" in evaluation.table
+
+
+def test_a_run_over_a_part_is_scored_against_that_part(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.onnx", make_spec(**PARTS))
+    file = write_pictures(tmp_path / "pictures", 5)
+    content = json.loads(file.read_text())
+    content["annotations"] = [
+        {"id": image["id"], "image_id": image["id"], "category_id": 10, "bbox": [1, 1, 9, 9], "area": 81, "iscrowd": 0}
+        for image in content["images"]
+    ]
+    file.write_text(json.dumps(content))
+    for changes in ({"id_range": (1, 3)}, {"limit": 2}):
+        out = tmp_path / str(*changes)
+        run_dataset(
+            make_request(tmp_path, out, predictor="parts_support:open_with_parts", **changes),  # type: ignore[arg-type]
+            progress=False,
+        )
+    for picture in (tmp_path / "pictures").glob("*.png"):
+        picture.unlink()
+    whole = load_dataset(file, need_pictures=False)
+    assert len(whole.entries) == 5
+    for out in ("id_range", "limit"):
+        evaluation = evaluate(tmp_path / out, [whole])
+        assert "data (2 of 5 pictures): box AP" in evaluation.table
+        assert set(evaluation.metrics["data"]["mask"].values()) == {-1.0}
+        assert evaluation.metrics["data"]["box"]["AP"] >= 0
+
+
+@pytest.mark.golden
+def test_an_original_output_with_masks(tmp_path: Path) -> None:
+    dataset = load_dataset(shared_path("golden/dataset/coco_cc12.json"), images=shared_path("golden/dataset/images"))
+    root = shared_path("golden/dataset/synth/box")
+    evaluation = evaluate(root / "detections.pkl", [dataset], out=tmp_path)
+    expected = json.loads((root / "metrics.json").read_text())["detections"]["coco_cc12"]
+    for part in ("box", "mask"):
+        assert evaluation.metrics["coco_cc12"][part] == pytest.approx(expected[part], abs=1e-12)
+    assert "copypaste: 0.2897,0.5412,0.2867,0.3773,0.1517,0.3503" in evaluation.table
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("folder", ["mask", "mask_catshuffled", "mask_thresh"])
+def test_copy_paste_lines_of_masks_are_the_originals(folder: str) -> None:
+    root = shared_path("golden/dataset")
+    name = "coco_cc12_catshuffled" if folder == "mask_catshuffled" else "coco_cc12"
+    dataset = load_dataset(root / f"{name}.json", images=root / "images")
+    lines = evaluate(root / folder / "detections.pkl", [dataset]).table.splitlines()
+    pasted = [line for line in lines if line.startswith("copypaste: ")]
+    golden = json.loads((root / folder / "metrics.json").read_text())["copypaste"]
+    assert [line for line in pasted if "Dataset" not in line] == [f"copypaste: {line}" for line in golden[1:]]
+    assert pasted[0] == f"copypaste: {golden[0]}"

@@ -22,6 +22,12 @@ def test_detections_have_one_decimal_of_percent_and_a_row_a_class() -> None:
     assert len({len(row) for row in rows}) == 1
 
 
+def test_masks_and_keypoints_say_what_they_are() -> None:
+    metrics = DetectionMetrics({"AP": 0.5}, {"cat": 0.5})
+    assert format_detection_table("pets", metrics, "mask").startswith("pets: mask AP, IoU .50:.95, at most 100 ")
+    assert format_detection_table("pets", metrics, "keypoint").startswith("pets: keypoint AP, OKS .50:.95, at most 20 ")
+
+
 def test_recalls_have_three_decimals() -> None:
     rows = format_recall_table("pets", {"AR@100": 0.55217, "ARl@1000": -1.0}).splitlines()[1:]
     assert [row.split() for row in rows] == [["AR@100", "0.552"], ["ARl@1000", "-"]]
