@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from roiline.core.errors import RoilineError
     from roiline.core.spec import ModelSpec
-    from roiline.core.structures import Detections, Proposals
+    from roiline.core.structures import Classification, Detections, Proposals
     from roiline.export.detectron.exporter import export_detectron
     from roiline.infer.python_api import OpenedModel, run
     from roiline.infer.python_api import open_model as open  # noqa: A004  # `roiline.open` reads like the built-in that it resembles
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Classification": "roiline.core.structures:Classification",
     "Detections": "roiline.core.structures:Detections",
     "ModelSpec": "roiline.core.spec:ModelSpec",
     "OpenedModel": "roiline.infer.python_api:OpenedModel",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
 import traceback
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from roiline import __version__
-from roiline.core.errors import EXIT_BUG, EXIT_INTERRUPTED, RoilineError, UsageError
+from roiline.core.errors import EXIT_BUG, EXIT_DONE, EXIT_INPUT, EXIT_INTERRUPTED, RoilineError, UsageError
 
 LOG = logging.getLogger("roiline")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -108,25 +109,12 @@ def export() -> None:
     """Make one ONNX file of a checkpoint and its configuration."""
 
 
-EXPORT_OPTIONS = _options(
-    click.option("-o", "--output", "out", type=PATH, required=True, metavar="MODEL.onnx", help="The file to write."),
-    click.option(
-        "--task",
-        type=click.Choice(["proposals", "detections"]),
-        help="What the model is to do; by default all that it can.",
-    ),
-    click.option(
-        "--classes",
-        metavar="NAMES",
-        help="Class names in class order, without background: NAME,NAME,... or a file with a name a line.",
-    ),
+CLASSES_OPTION = click.option(
+    "--classes",
+    metavar="NAMES",
+    help="Class names in class order, without background: NAME,NAME,... or a file with a name a line.",
 )
-
-
-@export.command("detectron", cls=LoggedCommand)
-@click.option("--cfg", type=PATH, required=True, metavar="CFG.yaml", help="The model's configuration.")
-@click.option("--weights", type=PATH, required=True, metavar="W.pkl", help="The trained weights.")
-@click.option(
+SET_OPTION = click.option(
     "--set",
     "overrides",
     nargs=2,
@@ -134,22 +122,94 @@ EXPORT_OPTIONS = _options(
     metavar="KEY VALUE",
     help="Set a configuration key; may be given several times.",
 )
+OUTPUT_OPTION = click.option(
+    "-o", "--output", "out", type=PATH, required=True, metavar="MODEL.onnx", help="The file to write."
+)
+EXPORT_OPTIONS = _options(
+    OUTPUT_OPTION,
+    click.option(
+        "--task",
+        type=click.Choice(["proposals", "detections"]),
+        help="What the model is to do; by default all that it can.",
+    ),
+    CLASSES_OPTION,
+    click.option(
+        "--tap",
+        "taps",
+        multiple=True,
+        metavar="BLOB",
+        help="Make a blob an output too, by its Caffe2 name; may be given several times.",
+    ),
+)
+
+
+@export.command("detectron", cls=LoggedCommand)
+@click.option("--cfg", type=PATH, required=True, metavar="CFG.yaml", help="The model's configuration.")
+@click.option("--weights", type=PATH, required=True, metavar="W.pkl", help="The trained weights.")
+@SET_OPTION
 @EXPORT_OPTIONS
-def export_detectron_command(
-    cfg: Path, weights: Path, overrides: tuple[tuple[str, str], ...], out: Path, task: Any, classes: str | None
-) -> None:
-    """Export a Detectron model, with Detectron's conventions."""
+def export_detectron_command(cfg: Path, weights: Path, out: Path, classes: str | None, **options: Any) -> None:
+    """Export a model of Detectron or of a fork of it, with Detectron's conventions."""
     from roiline.export.detectron.exporter import export_detectron
 
+    options["class_names"] = None if classes is None else read_class_names(classes)
+    _show_export(export_detectron(cfg, weights, out, **options))
+
+
+@export.command("caffe2", cls=LoggedCommand)
+@click.option("--net", type=PATH, required=True, metavar="model.pb", help="The net.")
+@click.option("--init", type=PATH, required=True, metavar="model_init.pb", help="The net that fills its weights.")
+@click.option("--cfg", type=PATH, metavar="CFG.yaml", help="Means and scale, for runs over datasets.")
+@SET_OPTION
+@CLASSES_OPTION
+@OUTPUT_OPTION
+def export_caffe2_command(
+    net: Path, init: Path, cfg: Path | None, overrides: Any, classes: str | None, out: Path
+) -> None:
+    """Export a Caffe2 NetDef pair; inputs and outputs of the model are the net's own, by name."""
+    from roiline.export.caffe2.exporter import export_caffe2
+
     names = None if classes is None else read_class_names(classes)
-    report = export_detectron(cfg, weights, out, overrides=overrides, task=task, class_names=names)
+    report = export_caffe2(net, init, out, cfg=cfg, overrides=overrides, class_names=names)
+    _show_export(report)
+
+
+@export.command("detectron2", cls=LoggedCommand)
+@click.option("--cfg", type=PATH, required=True, metavar="CFG.yaml", help="The model's configuration.")
+@click.option("--weights", type=PATH, required=True, metavar="W.pkl|W.pth", help="The trained weights.")
+@SET_OPTION
+@EXPORT_OPTIONS
+def export_detectron2_command(cfg: Path, weights: Path, out: Path, classes: str | None, **options: Any) -> None:
+    """Export a detectron2 model, with detectron2's conventions."""
+    from roiline.export.detectron2.exporter import export_detectron2
+
+    options["class_names"] = None if classes is None else read_class_names(classes)
+    _show_export(export_detectron2(cfg, weights, out, **options))
+
+
+@export.command("torchvision", cls=LoggedCommand)
+@click.option("--arch", required=True, metavar="NAME", help="The model's constructor, e.g. fasterrcnn_resnet50_fpn.")
+@click.option("--weights", type=PATH, required=True, metavar="W.pth", help="The trained weights, or .safetensors.")
+@click.option("--num-classes", type=int, metavar="K", help="Number of classes, background included.")
+@click.option("--cfg", type=PATH, metavar="FILE.yaml", help="Arguments of the constructor, by torchvision's own names.")
+@EXPORT_OPTIONS
+def export_torchvision_command(arch: str, weights: Path, out: Path, classes: str | None, **options: Any) -> None:
+    """Export a torchvision detection model, with torchvision's conventions."""
+    from roiline.export.torchvision.exporter import export_torchvision
+
+    options["class_names"] = None if classes is None else read_class_names(classes)
+    _show_export(export_torchvision(arch, weights, out, **options))
+
+
+def _show_export(report: Any) -> None:
     for warning in report.warnings:
         LOG.warning("%s", warning)
     for line in report.leftovers:
         LOG.info("%s", line)
     spec = report.spec
     named = "" if spec.class_names_known else " (no names in the checkpoint: give them with --classes)"
-    click.echo(f"{out}: {spec.architecture}, {' and '.join(spec.tasks)}, {len(spec.class_names)} classes{named}")
+    able = " and ".join(spec.tasks) or "the net's own inputs and outputs"
+    click.echo(f"{report.path}: {spec.architecture}, {able}, {len(spec.class_names)} classes{named}")
 
 
 def read_class_names(text: str) -> tuple[str, ...]:
@@ -309,6 +369,28 @@ def _run(task: Any, options: dict[str, Any]) -> None:
     click.get_current_context().exit(summary.exit_code)
 
 
+@main.command("track", cls=LoggedCommand)
+@click.argument("model", type=PATH)
+@click.argument("pairs", type=PATH)
+@click.option("-o", "--output", "out", type=PATH, required=True, metavar="OUT", help="Folder of the results.")
+@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda or cuda:N.")
+@click.option("--engine", default="auto", show_default=True, metavar="NAME", help="What runs the model.")
+@THRESHOLD_OPTIONS
+def track_command(model: Path, pairs: Path, out: Path, device: str, engine: str, **changed: Any) -> None:
+    """Find detections again in the next picture: PAIRS is a text file with two picture paths a line."""
+    from roiline.infer.devices import device_from_text
+    from roiline.infer.request import RunOverrides
+    from roiline.infer.tracking import track_pairs
+
+    overrides = RunOverrides(**changed)
+    summary = track_pairs(model, pairs, out, device=device_from_text(device), engine=engine, overrides=overrides)
+    for file in summary.files:
+        click.echo(str(file))
+    if summary.failed:
+        LOG.warning("%d of %d pairs failed; the file names them and why", summary.failed, summary.images)
+    click.get_current_context().exit(summary.exit_code)
+
+
 @main.command("merge", cls=LoggedCommand)
 @click.argument("outs", nargs=-1, required=True, type=PATH)
 @click.option("-o", "--output", "out", type=PATH, required=True, metavar="OUT", help="Folder of the joined results.")
@@ -410,6 +492,25 @@ def draw_command(
     for image_id, reason in drawing.failed:
         LOG.warning("%s: %s", image_id, reason)
     click.echo(f"{len(drawing.files)} pictures in {out}")
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+@main.command("inspect", cls=LoggedCommand)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--images", type=PATH, metavar="DIR", help="Picture folder of a COCO json.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def inspect_command(paths: tuple[str, ...], images: Path | None, as_json: bool) -> None:
+    """Say what weights, configurations, models, datasets and results are, and everything that is wrong with them.
+
+    Weights and configurations that are named together are compared.
+    """
+    from roiline.checks.inspection import inspect_paths
+
+    report = inspect_paths(paths, images=images)
+    click.echo(json.dumps(report.to_plain(), indent=1, ensure_ascii=False) if as_json else report.to_text())
+    click.get_current_context().exit(EXIT_DONE if report.ok else EXIT_INPUT)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,13 @@ class KeypointRules:
 
 
 @dataclass(frozen=True, slots=True)
+class TrackRules:
+    """Is how detections of two pictures are paired: one to one, of one class, by the largest sum of similarities from `threshold` on."""
+
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
 class SoftNmsRules:
     """Is that scores decay instead of boxes being dropped (TEST.SOFT_NMS); the overlap threshold is `DetectionRules.nms_thresh`."""
 
@@ -250,6 +257,8 @@ class ModelSpec:
     - `detections`: boxes, scores, classes, count;
     - `mask_rois` (rois (M, 5) of the detections, their classes) and `masks` (their class's probabilities, row by row);
     - `keypoint_rois` and `keypoints` (maps, row by row);
+    - `track_rois` (rois (M, 5) of the detections) and `tracks` (the similarity of every row of the first picture with every row of the
+      others, first picture's rows outermost), which no whole model gives: they are for a stage over two pictures;
     - `classification`: the probabilities (N, K) of whole pictures.
 
     `taps` are further outputs, by Caffe2's blob name.
@@ -260,7 +269,7 @@ class ModelSpec:
     class_names: tuple[str, ...]
     class_names_known: bool
     conventions: Conventions
-    images: ImageRules
+    images: ImageRules | None
     detection: DetectionRules | None
     seams: Mapping[str, tuple[str, ...]]
     source: Source
@@ -269,6 +278,7 @@ class ModelSpec:
     given_proposals: GivenProposals | None = None
     masks: MaskRules | None = None
     keypoints: KeypointRules | None = None
+    tracks: TrackRules | None = None
     test: TestOptions = TestOptions()
     format_version: int = FORMAT_VERSION
 
@@ -276,6 +286,17 @@ class ModelSpec:
     def num_classes(self) -> int:
         """Is K, background included."""
         return len(self.class_names) + 1
+
+    @property
+    def image_rules(self) -> ImageRules:
+        """Is how pictures become network input.
+
+        Raises:
+            ModelError: the model was exported without a configuration, which would say so.
+        """
+        if self.images is None:
+            raise ModelError("this model says nothing of pictures: it was exported without a configuration (--cfg), and runs over none")
+        return self.images
 
     def to_json(self) -> str:
         """Returns the JSON text that a model file carries; the same spec gives the same text."""

@@ -286,6 +286,18 @@ class CascadeHead:
     clipped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TrackHead:
+    """Is a head that compares detections of two pictures: `width` features of each, and the similarity of pairs.
+
+    Similarity is what a network of two hidden layers of `hidden` says of both features, or (`hidden` None) their cosine.
+    """
+
+    transform: RoiTransform
+    width: int
+    hidden: int | None
+
+
 DetectionHead: TypeAlias = BoxHead | RfcnHead | FusedHead | CascadeHead
 
 
@@ -302,8 +314,8 @@ class Architecture:
     """Is a whole network.
 
     Without `rpn` RoIs are inputs. `head` is None where it ends at its proposals; `detection` are the rules for what the head says.
-    `mask_head` and `keypoint_head` run on the detections. A `retinanet` takes the place of `rpn` and `head`, `classification` that of
-    everything after the body.
+    `mask_head` and `keypoint_head` run on the detections, `track_head` on those of two pictures. A `retinanet` takes the place of `rpn`
+    and `head`, `classification` that of everything after the body.
     """
 
     name: str
@@ -315,6 +327,7 @@ class Architecture:
     conventions: Conventions
     mask_head: MaskHead | None = None
     keypoint_head: KeypointHead | None = None
+    track_head: TrackHead | None = None
     retinanet: RetinaNet | None = None
     classification: ClassificationHead | None = None
 

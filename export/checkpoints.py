@@ -85,7 +85,8 @@ def _finish(path: Path, tensors: dict[str, NDArray[Any]], extras: dict[str, obje
 
 def _find_wrappers(tensors: Tensors) -> list[str]:
     """Returns the prefixes that wrappers (DataParallel, compiled modules) put before every name, outermost first."""
-    names, found = list(tensors), []
+    names = list(tensors)
+    found: list[str] = []
     while names:
         prefix = next((one for one in _WRAPPERS if all(name.startswith(one) for name in names)), None)
         if prefix is None:

@@ -1,15 +1,30 @@
-"""Writing a finished model to disk: whole or not at all."""
+"""Writing a finished model to disk, whole or not at all, and what an export says of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
 from roiline.core.errors import ExportError
 from roiline.core.files import write_durable
+from roiline.core.spec import ModelSpec
 
 _PROTOBUF_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """Is what an export made: the file and its specification.
+
+    `warnings` are what the configuration and the checkpoint gave reason to say, `leftovers` what of the checkpoint the model does without.
+    """
+
+    path: Path
+    spec: ModelSpec
+    warnings: tuple[str, ...]
+    leftovers: tuple[str, ...]
 
 
 def write_model(model: onnx.ModelProto, out: Path) -> None:

@@ -44,6 +44,7 @@ from roiline.export.retinanet import write_retinanet
 from roiline.export.rfcn import write_fused_head, write_rfcn_head
 from roiline.export.rpn import ProposalTensors, write_rpn
 from roiline.export.taps import choose_taps
+from roiline.export.track_heads import write_track_head
 from roiline.ops.trim import TRIM
 
 
@@ -210,6 +211,11 @@ def _write_map_heads(
         maps = write_keypoint_head(g, keypoint, features, rows.rois, conventions)
         seams["keypoint_rois"] = {rows.rois: TensorType(np.float32, ("M", 5))}
         seams["keypoints"] = {maps: TensorType(np.float32, ("M", keypoint.count, keypoint.size, keypoint.size))}
+    if architecture.track_head is not None:
+        rows = write_detected_rois(g, found, _write_scale(g, conventions), "track")
+        similarity = write_track_head(g, architecture.track_head, features, rows.rois, conventions)
+        seams["track_rois"] = {rows.rois: TensorType(np.float32, ("M", 5))}
+        seams["tracks"] = {similarity: TensorType(np.float32, ("P",))}
     return seams
 
 

@@ -81,7 +81,7 @@ class CombinedPredictor(Predictor):
 
     def _infer(self, predictor: Predictor, batch: ImageBatch) -> _Part:
         batches: tuple[ImageBatch, ...] = (batch,)
-        if predictor.spec.images != self.spec.images:
+        if predictor.spec.images != self.spec.image_rules:
             batches = _prepare_again(batch, predictor.spec)
         return _Part(batches, tuple(predictor.infer(one) for one in batches))
 
@@ -90,7 +90,7 @@ def _prepare_again(batch: ImageBatch, spec: ModelSpec) -> tuple[ImageBatch, ...]
     """Returns the pictures of a batch one by one, as another model wants them."""
     proposals = [[boxes] for boxes in batch.proposals] or [[]] * len(batch.ids)
     rows = zip(batch.pictures, batch.ids, proposals, strict=True)
-    return tuple(batch_from_picture(picture, spec.images, image_id, boxes) for picture, image_id, boxes in rows)
+    return tuple(batch_from_picture(picture, spec.image_rules, image_id, boxes) for picture, image_id, boxes in rows)
 
 
 def _finish(predictor: Predictor, part: _Part) -> list[Any]:

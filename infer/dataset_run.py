@@ -84,7 +84,7 @@ class DatasetRun:
 
 def resolve_exif(request: RunRequest, spec: ModelSpec) -> Literal["apply", "ignore"]:
     """Returns how pictures are read: as asked, else as the model's source reads them."""
-    return spec.images.exif if request.exif == "as-source" else request.exif
+    return spec.image_rules.exif if request.exif == "as-source" else request.exif
 
 
 def load_datasets(request: RunRequest, spec: ModelSpec) -> list[tuple[Path, Dataset]]:
@@ -153,7 +153,7 @@ def prepare_dataset_run(
         DataError: classes and categories do not fit, run.json is damaged, or the proposal file does not fit the dataset.
     """
     exif = resolve_exif(request, spec)
-    rules = spec_with_overrides(spec, request.overrides).images
+    rules = spec_with_overrides(spec, request.overrides).image_rules
     entries = with_sizes(dataset.entries, exif=exif)
     shapes = tuple(_network_shape(entry, rules) for entry in entries)
     shards = plan_shards(shapes)

@@ -44,11 +44,13 @@ class ClassSorted:
         self._rows[self._cursors[ordered] + np.arange(len(ordered)) - firsts[ordered]] = rows[by_class]
         self._cursors += counts
 
-    def cells(self, class_index: int, images: int) -> Iterator[NDArray[Any]]:
-        """Returns for each of `images` images, in order, its rows of one class."""
-        rows = self._rows[self._starts[class_index] : self._starts[class_index + 1]]
+    def cells(self, class_index: int, images: int, field: str | None = None) -> Iterator[NDArray[Any]]:
+        """Returns for each of `images` images, in order, its rows of one class, or one field of them."""
+        rows = np.asarray(self._rows[self._starts[class_index] : self._starts[class_index + 1]])
         bounds = np.searchsorted(rows["image"], np.arange(images + 1)).tolist()
-        return (rows[start:end] for start, end in pairwise(bounds))
+        values = rows if field is None else rows[field]
+        none = values[:0]  # nearly all cells are empty: one serves them all
+        return (values[start:end] if end > start else none for start, end in pairwise(bounds))
 
     def close(self) -> None:
         """Removes the scratch file."""
@@ -136,7 +138,7 @@ class DetectionTable:
 
     def box_cells(self, class_index: int) -> Iterator[Float32]:
         """Returns for each image, in order, its (n, 5) rows x1, y1, x2, y2, score of one class."""
-        return (rows["row"] for rows in self._boxes.cells(class_index, len(self.image_ids)))
+        return self._boxes.cells(class_index, len(self.image_ids), "row")
 
     def mask_cells(self, class_index: int) -> Iterator[MaskRows]:
         """Returns for each image, in order, its masks of one class."""

@@ -97,6 +97,18 @@ def choose_slots(gpus: str | None, cpu_workers: int | None) -> tuple[Slot, ...]:
     return _gpu_slots([(known.get(name, name), f"gpu {name}") for name in asked])
 
 
+def device_from_text(text: str) -> Device:
+    """Returns the device that `cpu`, `cuda` or `cuda:N` means in this process.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    kind, _, index = text.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
+        raise UsageError(f"device {text!r}: expected cpu, cuda or cuda:N")
+    return Device(kind, int(index or 0))
+
+
 def cpu_slots(workers: int) -> tuple[Slot, ...]:
     """Returns N places on the CPU, each with its share of the cores as threads.
 

@@ -58,9 +58,9 @@ class HostPredictor(Predictor):
             spec.test.mask_augmentation,
             spec.test.keypoint_augmentation,
         )
-        self._box_passes = list_passes(boxes.passes, spec.images) if boxes else ()
-        self._mask_passes = list_passes(masks.passes, spec.images) if masks and "masks" in spec.seams else ()
-        self._map_passes = list_passes(keypoints.passes, spec.images) if keypoints and "keypoints" in spec.seams else ()
+        self._box_passes = list_passes(boxes.passes, spec.image_rules) if boxes else ()
+        self._mask_passes = list_passes(masks.passes, spec.image_rules) if masks and "masks" in spec.seams else ()
+        self._map_passes = list_passes(keypoints.passes, spec.image_rules) if keypoints and "keypoints" in spec.seams else ()
         self.needs_pictures = bool(self._box_passes or self._mask_passes or self._map_passes)
         self._plus_one = float(spec.conventions.plus_one)
         self._stages = Stages(open_stage, spec, body_apart=bool(self._mask_passes or self._map_passes))
@@ -86,7 +86,7 @@ class HostPredictor(Predictor):
         self._stages.close()
 
     def _infer(self, batch: ImageBatch) -> list[Inferred]:
-        feeds = make_feeds(batch, self.spec, self.spec.images)
+        feeds = make_feeds(batch, self.spec, self.spec.image_rules)
         if self.needs_proposals and not count_proposals(batch):
             return [Inferred()] * len(batch.ids)
         outputs = self._stages.run_boxes(feeds)
@@ -132,7 +132,7 @@ class HostPredictor(Predictor):
         picture = batch.pictures[0]
         proposals = [one.alter_boxes(boxes, picture.shape[1], plus_one=self._plus_one) for boxes in batch.proposals]
         return batch_from_picture(
-            one.alter_picture(picture), one.image_rules(self.spec.images), batch.ids[0], proposals
+            one.alter_picture(picture), one.image_rules(self.spec.image_rules), batch.ids[0], proposals
         )
 
     def _score_altered(self, batch: ImageBatch) -> list[ScoredBoxes]:
@@ -140,7 +140,7 @@ class HostPredictor(Predictor):
         altered = []
         for one in self._box_passes:
             changed = self._alter(batch, one)
-            outputs = self._stages.run_boxes(make_feeds(changed, self.spec, one.image_rules(self.spec.images)))
+            outputs = self._stages.run_boxes(make_feeds(changed, self.spec, one.image_rules(self.spec.image_rules)))
             (scored,) = read_scored_boxes(outputs, changed, self.spec)
             boxes = one.restore_boxes(scored.boxes, batch.pictures[0].shape[1], plus_one=self._plus_one)
             altered.append(replace(scored, boxes=boxes))
@@ -175,7 +175,7 @@ class HostPredictor(Predictor):
         altered = [
             one.restore_keypoints(self._run_altered("keypoints", batch, one, found[0])) for one in self._map_passes
         ]
-        passes = (identity_pass(self.spec.images), *self._map_passes)
+        passes = (identity_pass(self.spec.image_rules), *self._map_passes)
         return join_keypoints([own, *altered], passes, found[0].boxes, rule, plus_one=self._plus_one)
 
     def _run_altered(self, head: Head, batch: ImageBatch, one: Pass, found: Detections, *labels: Int64) -> Float32:

@@ -18,7 +18,7 @@ from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device, Engine, Stage, Tensor
 from roiline.engines.registry import open_engine
 from roiline.infer.detection_parts import complete_detections, empty_detections, split_rows
-from roiline.infer.feeds import count_proposals, make_feeds
+from roiline.infer.feeds import count_proposals, make_feeds, split_batch
 from roiline.infer.predictor import Predictor
 from roiline.infer.request import NO_COMPANIONS, Companions, RunOverrides, spec_with_overrides
 
@@ -33,21 +33,33 @@ class WholePredictor(Predictor):
         self.needs_proposals = spec.given_proposals is not None
         self._engine = engine
         self._task = task
+        self._one_picture = any(info.name == "data" and info.shape[0] == 1 for info in engine.inputs)
 
     @property
     def description(self) -> Mapping[str, str]:
         """Says which engine was really got."""
         return self._engine.description
 
-    def infer(self, batch: ImageBatch) -> dict[str, Tensor]:
-        """Runs the engine; empty where a model that needs given proposals has none in the whole batch."""
-        feeds = make_feeds(batch, self.spec, self.spec.images)
+    def infer(self, batch: ImageBatch) -> list[tuple[ImageBatch, dict[str, Tensor]]]:
+        """Runs the engine, picture by picture where the model takes one only, and returns what it answered to which pictures.
+
+        An answer is empty where a model that needs given proposals has none in the whole batch.
+        """
+        parts = split_batch(batch) if self._one_picture else [batch]
+        return [(part, self._infer_part(part)) for part in parts]
+
+    def finish(self, outputs: list[tuple[ImageBatch, dict[str, Tensor]]], batch: ImageBatch) -> Sequence[Result]:
+        """Makes answers of what the engine returned for a batch."""
+        del batch
+        return [answer for part, tensors in outputs for answer in self._finish_part(tensors, part)]
+
+    def _infer_part(self, batch: ImageBatch) -> dict[str, Tensor]:
+        feeds = make_feeds(batch, self.spec, self.spec.image_rules)
         if self.needs_proposals and not count_proposals(batch):
             return {}
         return self._engine.run({info.name: feeds[info.name] for info in self._engine.inputs})
 
-    def finish(self, outputs: dict[str, Tensor], batch: ImageBatch) -> Sequence[Result]:
-        """Makes answers of what the engine returned for a batch."""
+    def _finish_part(self, outputs: dict[str, Tensor], batch: ImageBatch) -> Sequence[Result]:
         if not outputs:
             return [empty_detections(image_id, self.spec) for image_id in batch.ids]
         if self._task == "classification":
@@ -128,9 +140,12 @@ def open_predictor(
 
 def _open_one(model: Path, task: Task, device: Device, engine: str, overrides: RunOverrides) -> Predictor:
     stored = read_spec(model)
+    if task not in stored.tasks:
+        able = " and ".join(stored.tasks) or "nothing of pictures (it was exported without --cfg)"
+        raise UsageError(f"{model}: this model makes {able}, not {task}")
     spec = spec_with_overrides(stored, overrides)
-    if task not in spec.tasks:
-        raise UsageError(f"{model}: this model makes {' and '.join(spec.tasks)}, not {task}")
+    if overrides.changes_thresholds and stored.detection is None and task == "detections":
+        raise UsageError(f"{model}: the thresholds of this model are part of its net and cannot be changed for a run")
 
     def open_stage(stage: Stage | None) -> Engine:
         return open_engine(model, engine=engine, device=device, stage=stage)
@@ -140,5 +155,17 @@ def _open_one(model: Path, task: Task, device: Device, engine: str, overrides: R
         from roiline.infer.host_detection import HostPredictor
 
         return HostPredictor(open_stage, spec)
-    whole = task == spec.tasks[-1]
-    return WholePredictor(open_stage(None if whole else Stage(outputs=tuple(spec.seams["proposals"]))), spec, task)
+    return WholePredictor(open_stage(_choose_stage(spec, task)), spec, task)
+
+
+def _choose_stage(spec: ModelSpec, task: Task) -> Stage | None:
+    """Returns the stage that does a task, None for the whole model.
+
+    The whole of a foreign net has outputs of its own, and a tracking head would run for nothing in the whole of its model.
+    """
+    if task != spec.tasks[-1] or "outputs" in spec.seams:
+        return Stage(outputs=tuple(spec.seams[task]))
+    if "tracks" not in spec.seams:
+        return None
+    answers = [name for seam in ("detections", "masks", "keypoints") for name in spec.seams.get(seam, ())]
+    return Stage(outputs=(*answers, *(tap for tap in spec.taps if tap not in answers)))

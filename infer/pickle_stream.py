@@ -28,6 +28,7 @@ class PickleStream:
         self._stream = stream
         self._memo: dict[str, int] = {}
         self._frames: dict[str, tuple[bytes, bytes, bytes]] = {}
+        self._empty: dict[tuple[str, tuple[int, ...]], bytes] = {}  # of arrays without elements, which most cells are
         stream.write(pickle.PROTO + b"\x02")
 
     def close(self) -> None:
@@ -81,10 +82,17 @@ class PickleStream:
 
     def write_array(self, values: NDArray[Any]) -> None:
         """Writes a NumPy array in C order."""
+        key = (values.dtype.str, values.shape)
+        if key in self._empty:
+            self._write(self._empty[key])
+            return
         ordered = np.ascontiguousarray(values)
         start, middle, end = self._frames.get(ordered.dtype.str) or self._make_frame(ordered.dtype)
         shape = b"".join(map(_integer_opcodes, ordered.shape))
-        self._write(start + shape + middle + _text_opcodes(ordered.tobytes().decode("latin1")) + end)
+        opcodes = start + shape + middle + _text_opcodes(ordered.tobytes().decode("latin1")) + end
+        if not values.size and ordered.dtype.str in self._frames:
+            self._empty[key] = opcodes
+        self._write(opcodes)
 
     def _make_frame(self, dtype: np.dtype[Any]) -> tuple[bytes, bytes, bytes]:
         """Returns what comes before an array's shape, between shape and content, and after; kept once it only refers to what is known."""

@@ -14,7 +14,7 @@ from roiline.core.spec import ModelSpec, Task
 from roiline.core.structures import Classification, Detections, Float32, ImageId, Proposals, Result, UInt8
 from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device
-from roiline.infer.devices import choose_slots
+from roiline.infer.devices import choose_slots, device_from_text
 from roiline.infer.feeds import batch_from_picture
 from roiline.infer.model import open_predictor
 from roiline.infer.predictor import Predictor
@@ -125,7 +125,7 @@ class OpenedModel:
                 else "this model makes no proposals of its own: give them as `proposals`"
             )
         given = [] if proposals is None else [_check_proposals(proposals)]
-        return self._predictor(task).run(batch_from_picture(image, self.spec.images, image_id, given))[0]
+        return self._predictor(task).run(batch_from_picture(image, self.spec.image_rules, image_id, given))[0]
 
     def _predictor(self, task: Task) -> Predictor:
         if task not in self._predictors:
@@ -148,10 +148,7 @@ def open_model(path: str | Path, *, device: str = "cpu", engine: str = "auto") -
         ModelError: the file is no model of ours.
         EngineError: the engine or the device is not there.
     """
-    kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
-        raise UsageError(f"device {device!r}: expected cpu, cuda or cuda:N")
-    return OpenedModel(Path(path), Device(kind, int(index or 0)), engine)
+    return OpenedModel(Path(path), device_from_text(device), engine)
 
 
 def run(

@@ -36,6 +36,11 @@ class RunOverrides:
     scale: int | None = None
     max_size: int | None = None
 
+    @property
+    def changes_thresholds(self) -> bool:
+        """Says whether the run changes what becomes a detection."""
+        return any(value is not None for value in (self.score_thresh, self.nms_thresh, self.max_dets))
+
 
 @dataclass(frozen=True, slots=True)
 class Companions:
@@ -51,9 +56,9 @@ NO_COMPANIONS = Companions()
 def spec_with_overrides(spec: ModelSpec, overrides: RunOverrides) -> ModelSpec:
     """Returns the specification that governs a run: the model's own with what the run overrides; applying it again changes nothing."""
     images = replace(
-        spec.images,
-        scale=spec.images.scale if overrides.scale is None else overrides.scale,
-        max_size=spec.images.max_size if overrides.max_size is None else overrides.max_size,
+        spec.image_rules,
+        scale=spec.image_rules.scale if overrides.scale is None else overrides.scale,
+        max_size=spec.image_rules.max_size if overrides.max_size is None else overrides.max_size,
     )
     detection = spec.detection
     if detection is not None:

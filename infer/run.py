@@ -118,7 +118,9 @@ def _check_overrides(request: RunRequest, spec: ModelSpec) -> None:
     thresholds = {"--score-thresh": asked.score_thresh, "--nms": asked.nms_thresh, "--max-dets": asked.max_dets}
     given = [option for option, value in thresholds.items() if value is not None]
     if given and spec.detection is None:
-        raise UsageError(f"{request.model}: this model makes {' and '.join(spec.tasks)}; {', '.join(given)} is for detections")
+        raise UsageError(
+            f"{request.model}: this model makes {' and '.join(spec.tasks)}; {', '.join(given)} is for detections"
+        )
 
 
 def worker_setup(request: RunRequest, spec: ModelSpec) -> Setup:

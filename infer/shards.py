@@ -5,10 +5,10 @@ little endian), and the SHA-256 of all that. Nothing in it is executable, and a 
 does not read.
 
 The header names the run's identity, the shard's index, the task, and by columns, image after image: its position, its id, why it failed
-(null where it did not), and how much it has in each array. Arrays: `scores` (rows,) float32, but for classification `boxes` (rows, 4)
-float32 before them, and for detections `classes` (rows,) int64; `mask_scores` and `mask_classes` (mask_rows,), `mask_lengths` (mask_rows,) int64, `masks` (mask_bytes,)
-the run lengths, each as long as mask_lengths says; `keypoint_scores` and `keypoint_classes` (keypoint_rows,), `keypoints`
-(keypoint_rows, 4, joints) float32. In every array what image i has starts where that of image i - 1 ends.
+(null where it did not), and how much it has in each array. Arrays: `boxes` (rows, 4) float32, except for classification, `scores` (rows,)
+float32, and for detections `classes` (rows,) int64; `mask_scores` and `mask_classes` (mask_rows,), `mask_lengths` (mask_rows,) int64,
+`masks` (mask_bytes,) the run lengths, each as long as mask_lengths says; `keypoint_scores` and `keypoint_classes` (keypoint_rows,),
+`keypoints` (keypoint_rows, 4, joints) float32. In every array what image i has starts where that of image i - 1 ends.
 """
 
 from __future__ import annotations

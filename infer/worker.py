@@ -146,7 +146,7 @@ class Worker:
     def serve(self, predictor: Predictor) -> None:
         """Works until a `Stop` comes and the shards that were begun are written."""
         self._predictor = predictor
-        self._rules = spec_with_overrides(predictor.spec, self._setup.overrides).images
+        self._rules = spec_with_overrides(predictor.spec, self._setup.overrides).image_rules
         self._line.guard("feeder", self._feed)
         writer = self._line.guard("writer", self._write)
         self._run_batches()
@@ -344,7 +344,7 @@ def open_predictor(setup: Setup) -> Predictor:
 
 def warm_up(predictor: Predictor, setup: Setup, clock: StageClock) -> None:
     """Runs a gray picture of the usual size once, so that a model that cannot run fails now and the first picture is not slow."""
-    rules = spec_with_overrides(predictor.spec, setup.overrides).images
+    rules = spec_with_overrides(predictor.spec, setup.overrides).image_rules
     side = min(rules.scale, rules.max_size)
     picture = np.full((side, side, 3), 127, np.uint8)
     box = np.array([[0, 0, side - 1, side - 1]], np.float32)

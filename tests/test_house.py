@@ -45,7 +45,7 @@ def test_modules_load_heavy_libraries_on_use(room):
 
 def test_packages_are_all_listed():
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    rooms = ("core", "ops", "engines", "export", "infer", "report")
+    rooms = ("checks", "core", "ops", "engines", "export", "infer", "report")
     found = {
         "roiline." + ".".join(path.parent.relative_to(ROOT).parts)
         for room in rooms
@@ -70,6 +70,7 @@ def test_nothing_of_the_tree_is_imported_outside_the_package():
 def test_public_names_are_pinned():
     assert roiline.__all__ == sorted(roiline.__all__)
     assert roiline.__all__ == [
+        "Classification",
         "Detections",
         "ModelSpec",
         "OpenedModel",

@@ -25,19 +25,15 @@ from roiline.export.caffe2.translation import Call, Translation
 from roiline.export.detectron.config import DetectronConfig, load_config
 from roiline.export.detectron.source import image_rules_from_config
 from roiline.export.graph import GraphWriter, Shape
-from roiline.export.model_writer import write_model
+from roiline.export.model_writer import ExportReport, write_model
 
 
 @dataclass(frozen=True, slots=True)
-class Caffe2Report:
-    """Is what an export made: the model's inputs and outputs by name, warnings, and what of the init net it does not use."""
+class Caffe2Report(ExportReport):
+    """Is what an export of a net made, with the model's `inputs` and `outputs` by name."""
 
-    path: Path
-    spec: ModelSpec
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    warnings: tuple[str, ...]
-    leftovers: tuple[str, ...]
 
 
 def export_caffe2(

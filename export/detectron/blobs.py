@@ -294,6 +294,7 @@ def _explain_lack(part: str, parts: set[str]) -> str:
         "RPN": "the configuration wants one",
         "feature pyramid": "the configuration is of an FPN model, the weights are of a single-scale one",
         "attention on features": "set MODEL.GAM to False",
+        "tracking head": "set MODEL.TRACKING_ON to False to export the detector",
         "classification head": "set MODEL.CLASSIFICATION to False",
     }
     return f"These weights have no {part}: {advice[part]}" if part in advice else ""

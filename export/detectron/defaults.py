@@ -265,13 +265,14 @@ _add(
         "ROI_XFORM_RESOLUTION": 7,
         "ROI_XFORM_SAMPLING_RATIO": 0,
         "OUTPUT": "MatchNet",
+        "DETECTION_THRESH": 0.8,
     },
     "TRK",
 )
 _add(
     "TRCNN",
     Use.IRRELEVANT,
-    {"LOSS_WEIGHT": 1.0, "LOSS": "L2", "FRAME_DIST_MAX": 1.5, "MAX_BACK_TRACK": 0, "DETECTION_THRESH": 0.8},
+    {"LOSS_WEIGHT": 1.0, "LOSS": "L2", "FRAME_DIST_MAX": 1.5, "MAX_BACK_TRACK": 0},
     "TRK",
 )
 _add("SIBLING", Use.TAKEN, {"FORK_AT": 2, "PREFFIX": "sib", "HEADS": []}, "TRK")

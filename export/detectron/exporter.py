@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Source, Task
 from roiline.export.architecture import Architecture
 from roiline.export.detectron.blobs import CheckReport, check_blobs, raise_if_bad, resolve_name
-from roiline.export.detectron.config import DetectronConfig, load_config
+from roiline.export.detectron.config import DetectronConfig, list_differences, load_config
 from roiline.export.detectron.mask_keypoint_rules import keypoint_rules_from_config, mask_rules_from_config
 from roiline.export.detectron.rules import (
     given_proposals_from_config,
@@ -18,25 +17,10 @@ from roiline.export.detectron.rules import (
     test_options_from_config,
 )
 from roiline.export.detectron.source import architecture_from_config
+from roiline.export.detectron.track_rules import track_rules_from_config
 from roiline.export.detectron.weights import DetectronWeights, read_weights
-from roiline.export.model_writer import write_model
+from roiline.export.model_writer import ExportReport, write_model
 from roiline.export.networks import Network, write_network
-
-
-@dataclass(frozen=True, slots=True)
-class ExportReport:
-    """Is what an export made and what it wants to say: warnings of the configuration, notes and leftovers of the weights."""
-
-    path: Path
-    spec: ModelSpec
-    check: CheckReport
-    warnings: tuple[str, ...]
-
-    @property
-    def leftovers(self) -> tuple[str, ...]:
-        """Says which blobs of the weights file the model does not use."""
-        known = tuple(f"not used: {name} ({part})" for name, part in self.check.known)
-        return known + tuple(f"not used and of no known part: {name}" for name in self.check.unknown)
 
 
 def export_detectron(
@@ -61,27 +45,48 @@ def export_detectron(
     stored = read_weights(weights)
     config = load_config(cfg, overrides, cfg_in_weights=stored.cfg_text)
     architecture = _read_architecture(config, task)
-    shapes = {name: blob.shape for name, blob in stored.blobs.items()}
-    network = write_network(
-        architecture, shapes, resolve=lambda name: resolve_name(name, stored.blobs) or name, taps=taps
-    )
-    check = check_blobs(stored, network.graph.requirements)
+    network, check = fit_weights(architecture, stored, taps=taps)
     raise_if_bad(check, stored.source)
     spec = _write_spec(config, stored, architecture, network, class_names)
     model = network.graph.finish(spec, stored.blobs, network.inputs, network.outputs)
     write_model(model, out)
-    return ExportReport(out, spec, check, config.warnings + stored.notes)
+    differences = () if stored.cfg_text is None else list_differences(config, stored.cfg_text)
+    return ExportReport(
+        path=out,
+        spec=spec,
+        warnings=(*config.warnings, *stored.notes, *differences),
+        leftovers=(
+            *(f"not used: {name} ({part})" for name, part in check.known),
+            *(f"not used and of no known part: {name}" for name in check.unknown),
+        ),
+    )
+
+
+def fit_weights(
+    architecture: Architecture, stored: DetectronWeights, *, taps: Sequence[str] = ()
+) -> tuple[Network, CheckReport]:
+    """Returns a network laid out over weights, and how they fit it; nothing is computed, and no fault is raised.
+
+    Raises:
+        UsageError: a tap is no blob of the network.
+    """
+    shapes = {name: blob.shape for name, blob in stored.blobs.items()}
+    network = write_network(
+        architecture, shapes, resolve=lambda name: resolve_name(name, stored.blobs) or name, taps=taps
+    )
+    return network, check_blobs(stored, network.graph.requirements)
 
 
 def _read_architecture(config: DetectronConfig, task: Task | None) -> Architecture:
     architecture = architecture_from_config(config, proposals_only=task == "proposals")
-    able = _list_tasks(architecture)
+    able = list_tasks(architecture)
     if task is not None and task not in able:
         raise UsageError(f"{config.source}: this model is for {' and '.join(able)}, not {task}")
     return architecture
 
 
-def _list_tasks(architecture: Architecture) -> tuple[Task, ...]:
+def list_tasks(architecture: Architecture) -> tuple[Task, ...]:
+    """Returns what a model of an architecture makes."""
     if architecture.classification is not None:
         return ("classification",)
     tasks: tuple[Task, ...] = ("proposals",) if architecture.rpn is not None else ()
@@ -98,7 +103,7 @@ def _write_spec(
     given = architecture.rpn is None and architecture.head is not None
     return ModelSpec(
         architecture=network.name,
-        tasks=_list_tasks(architecture),
+        tasks=list_tasks(architecture),
         class_names=_name_classes(config["MODEL.NUM_CLASSES"] - 1, class_names),
         class_names_known=class_names is not None,
         conventions=network.conventions,
@@ -110,6 +115,7 @@ def _write_spec(
         given_proposals=given_proposals_from_config(config) if given else None,
         masks=mask_rules_from_config(config) if architecture.mask_head else None,
         keypoints=keypoint_rules_from_config(config) if architecture.keypoint_head else None,
+        tracks=track_rules_from_config(config) if architecture.track_head else None,
         test=test_options_from_config(config, one_stage=architecture.retinanet is not None),
     )
 

@@ -25,6 +25,7 @@ from roiline.export.detectron.rules import (
     detection_rules_from_config,
     image_rules_from_config,
 )
+from roiline.export.detectron.track_rules import read_track_head
 from roiline.export.map_heads import KeypointHead, MaskHead
 
 __all__ = [
@@ -60,10 +61,11 @@ def architecture_from_config(config: DetectronConfig, *, proposals_only: bool) -
     if proposals_only and not has_rpn:
         refusals.add("MODEL.FASTER_RCNN", False, "the model has no RPN: it makes no proposals")
     rpn = read_rpn(config, plan, refusals) if has_rpn else None
-    head, mask_head, keypoint_head = None, None, None
+    head, mask_head, keypoint_head, track_head = None, None, None, None
     if not (proposals_only or config["MODEL.RPN_ONLY"]):
         head = read_head(config, plan, refusals)
         mask_head, keypoint_head = _read_map_heads(config, plan, refusals)
+        track_head = read_track_head(config, plan, refusals) if config["MODEL.TRACKING_ON"] else None
     refusals.raise_if_any(config.source)
     return Architecture(
         name=f"{_name_family(config, head, has_rpn=has_rpn)}_{plan.name}",
@@ -75,6 +77,7 @@ def architecture_from_config(config: DetectronConfig, *, proposals_only: bool) -
         conventions=conventions_from_config(config),
         mask_head=mask_head,
         keypoint_head=keypoint_head,
+        track_head=track_head,
     )
 
 

@@ -12,8 +12,6 @@ from roiline.core.structures import Float32
 from roiline.export.detectron2.layers import Layer, Rows
 
 _EPSILON = np.float32(1e-5)
-_IDENTITY_VARIANCE = np.float32(1)
-"""The running variance of a frozen norm that a checkpoint has no statistics for; its mean is 0."""
 
 
 def convert_layers(layers: Sequence[Layer], tensors: Mapping[str, NDArray[Any]]) -> dict[str, Float32]:
@@ -26,14 +24,17 @@ def convert_layers(layers: Sequence[Layer], tensors: Mapping[str, NDArray[Any]])
 
 
 def fill_statistics(layers: Sequence[Layer], tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Returns tensors with the identity as statistics of norms that have a scale alone: Detectron's affine channels."""
+    """Returns tensors with mean 0 and variance 1 where norms have a scale and a shift alone, as Detectron's affine channels do.
+
+    That is what detectron2's frozen norm takes when it loads them; its epsilon still counts.
+    """
     filled = dict(tensors)
     for layer in layers:
         scale = tensors.get(f"{layer.norm_name}.weight")
         if layer.norm == "batch" and scale is not None:
             moments = layer.statistics_path or layer.norm_name
             filled.setdefault(f"{moments}.running_mean", np.zeros_like(scale))
-            filled.setdefault(f"{moments}.running_var", np.full_like(scale, _IDENTITY_VARIANCE))
+            filled.setdefault(f"{moments}.running_var", np.ones_like(scale))
     return filled
 
 

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Source, Task
+from roiline.core.structures import Float32
 from roiline.export.architecture import Architecture
 from roiline.export.detectron2.config import Detectron2Config, load_config
 from roiline.export.detectron2.conversion import convert_layers, fill_statistics
 from roiline.export.detectron2.fit import check_fit
+from roiline.export.detectron2.layers import Layer
 from roiline.export.detectron2.source import (
+    Detectron2Source,
     given_proposals_from_config,
     image_rules_from_config,
     keypoint_rules_from_architecture,
     mask_rules_from_architecture,
     source_from_config,
 )
-from roiline.export.detectron2.weights import match_endings, read_parameters
-from roiline.export.model_writer import write_model
-from roiline.export.networks import write_network
-
-
-@dataclass(frozen=True, slots=True)
-class Detectron2Report:
-    """Is what an export made and what it wants to say: notes of the configuration and the checkpoint, parameters that are not used."""
-
-    path: Path
-    spec: ModelSpec
-    notes: tuple[str, ...]
-    leftovers: tuple[str, ...]
+from roiline.export.detectron2.weights import Parameters, match_endings, read_parameters
+from roiline.export.model_writer import ExportReport, write_model
+from roiline.export.networks import Network, write_network
 
 
 def export_detectron2(
@@ -43,7 +39,7 @@ def export_detectron2(
     task: Task | None = None,
     class_names: Sequence[str] | None = None,
     taps: Sequence[str] = (),
-) -> Detectron2Report:
+) -> ExportReport:
     """Exports a detectron2 model; `task` proposals leaves the heads out, None takes all that the configuration has.
 
     `taps` name blobs that become outputs too, after the others.
@@ -54,27 +50,16 @@ def export_detectron2(
         UsageError: the class names do not fit the model, it cannot do the task, or a tap is no blob of it.
     """
     config = load_config(cfg, overrides)
-    source = source_from_config(config, proposals_only=task == "proposals")
-    architecture = source.architecture
+    source = _read_source(config, task)
     images = image_rules_from_config(config, source.pad_multiple)
-    able = _list_tasks(architecture)
-    if task is not None and task not in able:
-        raise UsageError(f"{config.source}: this model is for {' and '.join(able)}, not {task}")
     stored = read_parameters(weights)
-    tensors = stored.tensors
-    if stored.by_ending:
-        names = sorted({name for layer in source.layers for part in layer.parameters.values() for name in part})
-        matched = match_endings(names, tensors, stored.source)
-        tensors = fill_statistics(source.layers, matched)
-    blobs = convert_layers(source.layers, tensors)
-    network = write_network(
-        architecture, {name: blob.shape for name, blob in blobs.items()}, resolve=_share_res5, taps=taps
-    )
-    leftovers = check_fit(stored.source, source.layers, network.graph.requirements, blobs, tensors, _share_res5)
+    fitted = fit_parameters(source, stored, taps=taps)
+    network = fitted.network
+    architecture = source.architecture
     given = architecture.rpn is None and architecture.head is not None
     spec = ModelSpec(
         architecture=network.name,
-        tasks=able,
+        tasks=list_tasks(architecture),
         class_names=_name_classes(_count_classes(config, architecture), class_names),
         class_names_known=class_names is not None,
         conventions=network.conventions,
@@ -87,8 +72,49 @@ def export_detectron2(
         masks=mask_rules_from_architecture(architecture),
         keypoints=keypoint_rules_from_architecture(architecture),
     )
-    write_model(network.graph.finish(spec, blobs, network.inputs, network.outputs), out)
-    return Detectron2Report(out, spec, (*config.warnings, *stored.notes), leftovers)
+    write_model(network.graph.finish(spec, fitted.blobs, network.inputs, network.outputs), out)
+    return ExportReport(out, spec, (*config.warnings, *stored.notes), fitted.leftovers)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedNetwork:
+    """Is a network laid out over the blobs that a checkpoint became, and notes about parameters that it does without."""
+
+    network: Network
+    blobs: Mapping[str, Float32]
+    leftovers: tuple[str, ...]
+
+
+def fit_parameters(source: Detectron2Source, stored: Parameters, *, taps: Sequence[str] = ()) -> FittedNetwork:
+    """Lays a model out over the parameters of a checkpoint.
+
+    Raises:
+        WeightError: the checkpoint does not fit; all faults are listed.
+        UsageError: a tap is no blob of the network.
+    """
+    tensors = _take_tensors(stored, source.layers)
+    blobs = convert_layers(source.layers, tensors)
+    shapes = {name: blob.shape for name, blob in blobs.items()}
+    network = write_network(source.architecture, shapes, resolve=_share_res5, taps=taps)
+    leftovers = check_fit(stored.source, source.layers, network.graph.requirements, blobs, tensors, _share_res5)
+    return FittedNetwork(network, blobs, leftovers)
+
+
+def _read_source(config: Detectron2Config, task: Task | None) -> Detectron2Source:
+    source = source_from_config(config, proposals_only=task == "proposals")
+    able = list_tasks(source.architecture)
+    if task is not None and task not in able:
+        raise UsageError(f"{config.source}: this model is for {' and '.join(able)}, not {task}")
+    return source
+
+
+def _take_tensors(stored: Parameters, layers: Sequence[Layer]) -> Mapping[str, NDArray[Any]]:
+    """Returns the tensors of a checkpoint by the model's names."""
+    tensors = stored.tensors
+    if stored.by_ending:
+        names = sorted({name for layer in layers for parts in layer.parameters.values() for name in parts})
+        tensors = match_endings(names, tensors, stored.source)
+    return fill_statistics(layers, tensors) if stored.affine else tensors
 
 
 def _share_res5(name: str) -> str:
@@ -96,7 +122,8 @@ def _share_res5(name: str) -> str:
     return name.removeprefix("_[mask]_") if name.startswith("_[mask]_res5_") else name
 
 
-def _list_tasks(architecture: Architecture) -> tuple[Task, ...]:
+def list_tasks(architecture: Architecture) -> tuple[Task, ...]:
+    """Returns what a model of an architecture makes."""
     tasks: tuple[Task, ...] = ("proposals",) if architecture.rpn is not None else ()
     return (*tasks, "detections") if architecture.detection is not None else tasks
 

@@ -30,15 +30,15 @@ _FOREIGN_AUTHOR = "Caffe2"
 class Parameters:
     """Holds the parameters of a checkpoint: `tensors` by name, float32 where they are real numbers.
 
-    `by_ending`: names may be endings of the model's (`res2.0.conv1.weight`). `converted`: they were those of Detectron. `sha256` is of the
-    whole file, `notes` say what was chosen or changed.
+    `by_ending`: names may be endings of the model's (`res2.0.conv1.weight`). `affine`: norms have a scale and a shift and no running
+    statistics, as in pickles from before detectron2 had them. `sha256` is of the whole file, `notes` say what was chosen or changed.
     """
 
     source: str
     sha256: str
     tensors: Mapping[str, NDArray[Any]]
     by_ending: bool = False
-    converted: bool = False
+    affine: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -60,7 +60,8 @@ def read_parameters(path: Path) -> Parameters:
     blobs = read_weights(path)
     note = "these weights are Detectron's; they were renamed as detectron2 does"
     tensors = convert_blobs(blobs.blobs, str(path))
-    return Parameters(str(path), blobs.sha256, tensors, by_ending=True, converted=True, notes=(*blobs.notes, note))
+    notes = (*blobs.notes, note)
+    return Parameters(str(path), blobs.sha256, tensors, by_ending=True, affine=_is_affine(tensors), notes=notes)
 
 
 def _is_torch_file(path: Path) -> bool:
@@ -88,7 +89,11 @@ def _read_zoo_file(content: Mapping[str, Any], path: Path) -> Parameters:
     foreign = by_ending and content.get("__author__") == _FOREIGN_AUTHOR
     if foreign:
         tensors = convert_blobs(tensors, str(path))
-    return Parameters(str(path), sha256_of_file(path), tensors, by_ending=by_ending, converted=foreign)
+    return Parameters(str(path), sha256_of_file(path), tensors, by_ending=by_ending, affine=_is_affine(tensors))
+
+
+def _is_affine(tensors: Mapping[str, NDArray[Any]]) -> bool:
+    return not any(name.endswith((".running_mean", ".running_var")) for name in tensors)
 
 
 def match_endings(names: list[str], tensors: Mapping[str, NDArray[Any]], source: str) -> dict[str, NDArray[Any]]:

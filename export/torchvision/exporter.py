@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from roiline.core.spec import ModelSpec, Source, Task
 from roiline.export.architecture import Architecture, outputs_of_head
 from roiline.export.checkpoints import Checkpoint, read_checkpoint
 from roiline.export.graph import Shape
-from roiline.export.model_writer import write_model
+from roiline.export.model_writer import ExportReport, write_model
 from roiline.export.networks import Network, write_network
 from roiline.export.torchvision.options import Options, load_options
 from roiline.export.torchvision.source import (
@@ -23,15 +22,6 @@ from roiline.export.torchvision.source import (
     mask_rules_from_architecture,
     read_source,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TorchvisionReport:
-    """Is what an export made, and notes: what was taken for granted, what of the weights the model does without."""
-
-    path: Path
-    spec: ModelSpec
-    notes: tuple[str, ...]
 
 
 def export_torchvision(
@@ -44,7 +34,7 @@ def export_torchvision(
     task: Task | None = None,
     class_names: Sequence[str] | None = None,
     taps: Sequence[str] = (),
-) -> TorchvisionReport:
+) -> ExportReport:
     """Exports a torchvision model by the name of its constructor; `cfg` holds arguments that differ from its defaults.
 
     `num_classes` counts the background, as torchvision does. `task` proposals leaves the heads out. `taps` name blobs that become
@@ -61,14 +51,11 @@ def export_torchvision(
         raise UsageError(f"--task {task}: {arch} is for detections")
     images = image_rules_from_options(options)
     checkpoint = read_checkpoint(weights)
-    source = read_source(checkpoint, options, proposals_only=task == "proposals")
-    blobs = source.state.blobs
-    network = write_network(source.architecture, {name: blob.shape for name, blob in blobs.items()}, taps=taps)
-    _check_blobs(network, source, arch)
+    source, network = fit_checkpoint(checkpoint, options, proposals_only=task == "proposals", taps=taps)
     architecture = source.architecture
     spec = ModelSpec(
         architecture=arch,
-        tasks=_list_tasks(architecture),
+        tasks=list_tasks(architecture),
         class_names=_name_classes(_count_classes(architecture) - 1, class_names),
         class_names_known=class_names is not None,
         conventions=architecture.conventions,
@@ -80,15 +67,34 @@ def export_torchvision(
         masks=mask_rules_from_architecture(architecture),
         keypoints=keypoint_rules_from_architecture(architecture),
     )
-    write_model(network.graph.finish(spec, blobs, network.inputs, network.outputs), out)
-    return TorchvisionReport(out, spec, source.notes)
+    write_model(network.graph.finish(spec, source.state.blobs, network.inputs, network.outputs), out)
+    return ExportReport(out, spec, source.notes, ())
+
+
+def fit_checkpoint(
+    checkpoint: Checkpoint, options: Options, *, proposals_only: bool = False, taps: Sequence[str] = ()
+) -> tuple[TorchvisionSource, Network]:
+    """Reads a checkpoint as the model that the options name, and lays that out over it.
+
+    Raises:
+        ConfigError: an argument does not fit the weights.
+        WeightError: the weights are of another network; all faults are listed.
+        ExportError: the network is one that cannot be expressed.
+        UsageError: a tap is no blob of the network.
+    """
+    source = read_source(checkpoint, options, proposals_only=proposals_only)
+    shapes = {name: blob.shape for name, blob in source.state.blobs.items()}
+    network = write_network(source.architecture, shapes, taps=taps)
+    _check_blobs(network, source, options.arch)
+    return source, network
 
 
 def _describe_source(checkpoint: Checkpoint, options: Options) -> Source:
     return Source("torchvision", checkpoint.sha256, options.yaml_text())
 
 
-def _list_tasks(architecture: Architecture) -> tuple[Task, ...]:
+def list_tasks(architecture: Architecture) -> tuple[Task, ...]:
+    """Returns what a model of an architecture makes."""
     if architecture.rpn is None:
         return ("detections",)
     return ("proposals",) if architecture.head is None else ("proposals", "detections")

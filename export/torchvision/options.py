@@ -154,7 +154,8 @@ def load_options(arch: str, cfg: Path | None, *, num_classes: int | None = None)
         raise UsageError(f"--arch {arch}: no such model; known: {', '.join(MODELS)}")
     model = MODELS[arch]
     values: dict[str, Any] = {**_COMMON, **(_ONE_STAGE if model.one_stage else _TWO_STAGE)}
-    values |= (_MASK if model.mask else {}) | (_KEYPOINTS if model.keypoints else {}) | dict(model.defaults)
+    for own in (_MASK if model.mask else {}, _KEYPOINTS if model.keypoints else {}, model.defaults):
+        values |= own
     given = {} if cfg is None else _read_file(cfg)
     _merge(values, given, str(cfg))
     if num_classes is not None and values["num_classes"] not in (None, num_classes):

@@ -174,7 +174,7 @@ def mask_rules_from_architecture(architecture: Architecture) -> MaskRules | None
 def keypoint_rules_from_architecture(architecture: Architecture) -> KeypointRules | None:
     """Returns how heatmaps are decoded."""
     head = architecture.keypoint_head
-    return None if head is None else KeypointRules(count=head.count, min_size=0, confidence="bbox", nms_oks=False)
+    return None if head is None else KeypointRules(head.count, 0, "bbox", nms_oks=False, network_frame=True)
 
 
 def _two_stage_rules(options: Options) -> DetectionRules:

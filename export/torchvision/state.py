@@ -104,7 +104,7 @@ class StateReader:
             return norm
         scale, shift = self._fold(norm_key)
         if self.shape(f"{key}.bias"):
-            shift = shift + self.take(f"{key}.bias") * scale
+            shift = (shift + self.take(f"{key}.bias") * scale).astype(np.float32)
         if len(weight) == len(scale):
             weight = weight * scale.reshape(-1, *(1,) * (weight.ndim - 1))
         self._put(f"{blob}_w", weight, f"{key}.weight")

@@ -8,7 +8,8 @@ Outputs: `boxes` (N, D, 4) in original pixels, `scores` (N, D), `classes` (N, D)
 RoIs are divided by the scale, decoded with deltas over `bbox_reg_weights`, and clipped to the picture; without `regress` they are only
 divided. With `network_frame` they are decoded and clipped to `im_info`'s size first, and then brought to original pixels by the ratios of
 `im_size` to it, across and down apart. Boxes with a side below `smallest_side` pixels of the frame that they are decoded in are left out.
-Per class: scores above `score_thresh`, NMS at `nms_thresh` (of equal scores the lower RoI first, or the higher with `later_first`). `max_dets` > 0 keeps what scores at least as much as the max_dets-th best of
+Per class: scores above `score_thresh`, NMS at `nms_thresh` (of equal scores the lower RoI first, or the higher with
+`later_first`). `max_dets` > 0 keeps what scores at least as much as the max_dets-th best of
 the picture (ties may leave more). Rows come class by class and, within a class, in the order of the RoIs. With `ranked` they come by
 descending score, exactly `max_dets` at most; ties: the lower RoI, then the lower class. With `final_clip` the boxes that are left are
 clipped to the original picture, and those without area are dropped (detectron2).

@@ -167,7 +167,8 @@ def select_detections(
 
     That is boxes (R, K, 4) and probabilities (R, K).
 
-    `ties` says which of equal scores wins (see `ops.visit_order`). With `soft` scores decay instead, and rows come in the order of choice; with `voting` all candidates of a class refine what is kept.
+    `ties` says which of equal scores wins (see `ops.visit_order`). With `soft` scores decay instead, and rows come in the
+    order of choice; with `voting` all candidates of a class refine what is kept.
     """
     found = [(np.zeros((0, 4), np.float32), np.zeros(0, np.float32))]
     places = [np.zeros(0, np.int64)]

@@ -126,7 +126,10 @@ def test_one_picture_in_python(model, whole, pictures):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"overrides": roiline.RunOverrides(score_thresh=0.5)}, "makes classification; --score-thresh is for detections"),
+        (
+            {"overrides": roiline.RunOverrides(score_thresh=0.5)},
+            "makes classification; --score-thresh is for detections",
+        ),
         ({"formats": ["coco"]}, "--format coco: classification can be written as json"),
         ({"proposals": ["p.pkl"]}, "given proposals, for detections only"),
         ({"class_names": ["a", "b"]}, "the model has 4 classes beside the background, 2 were named"),

@@ -84,3 +84,25 @@ def test_dicts_keep_their_order_and_nest() -> None:
 
     got = pickle.loads(written(write))
     assert list(got.items()) == [("b", [[1], []]), ("a", "x: 1\n")]
+
+
+@pytest.mark.parametrize("value", [b"", b"PlZ8", bytes(range(256))])
+def test_byte_strings_read_back(value: bytes) -> None:
+    got = pickle.loads(written(lambda writer: writer.write_list([value] * 3, writer.write_bytes)))
+    assert got == [value] * 3
+    assert type(got[0]) is bytes
+
+
+def test_empty_arrays_of_any_form_read_back() -> None:
+    forms = [
+        ((0, 5), "f4"),
+        ((0, 4), "f4"),
+        ((0, 5), "f4"),
+        ((0, 5), "f8"),
+        ((2, 5), "f4"),
+        ((0, 5), "f4"),
+        ((3, 0), "i8"),
+    ]
+    arrays = [np.zeros(shape, kind) for shape, kind in forms] * 2
+    got = pickle.loads(written(lambda writer: writer.write_list(arrays, writer.write_array)))
+    assert [(one.shape, one.dtype) for one in got] == [(one.shape, one.dtype) for one in arrays]

@@ -1,0 +1,1 @@
+"""Looking at anything that people hand over: what it is, and whether it is right."""

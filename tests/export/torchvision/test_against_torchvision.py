@@ -1,0 +1,90 @@
+"""Every model of torchvision's through its export, against the installed torchvision itself, eager on the CPU.
+
+Seeds are such that torchvision's own answers stay the same under relative noise of 1e-6 on its weights; that is asserted here, so a seed
+that another version of torchvision answers less clearly fails as a case and not as an export.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+from shared_data import shared_path
+
+from roiline.core.rle import decode_rle
+from roiline.engines.protocol import Device
+from roiline.export.torchvision.exporter import export_torchvision
+from roiline.infer.model import open_predictor
+from roiline.infer.preparation import prepare_picture, stack_batch
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch", reason="torchvision is the judge")
+pytest.importorskip("torchvision", reason="torchvision is the judge")
+
+import torchvision_cases as cases  # noqa: E402  # it imports torch
+
+FEW_PROPOSALS = {"rpn_pre_nms_top_n_test": 100, "rpn_post_nms_top_n_test": 100}
+SEEDS = {
+    "fasterrcnn_resnet50_fpn": 0,
+    "fasterrcnn_resnet50_fpn_v2": 0,
+    "fasterrcnn_mobilenet_v3_large_fpn": 3,
+    "fasterrcnn_mobilenet_v3_large_320_fpn": 3,
+    "maskrcnn_resnet50_fpn": 0,
+    "maskrcnn_resnet50_fpn_v2": 0,
+    "keypointrcnn_resnet50_fpn": 0,
+    "retinanet_resnet50_fpn": 0,
+    "retinanet_resnet50_fpn_v2": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    folder = shared_path("data/coco-cc/native/images")
+    return [cv2.imread(str(path)) for path in sorted(folder.glob("*.jpg"))]
+
+
+@pytest.mark.parametrize("arch", SEEDS)
+def test_detections_are_torchvisions(arch, pictures, tmp_path):
+    classes = 2 if arch.startswith("keypoint") else 21
+    arguments = {"min_size": 320, "num_classes": classes, **({} if arch.startswith("retina") else FEW_PROPOSALS)}
+    model = cases.build_model(arch, pictures, seed=SEEDS[arch], **arguments)
+    cfg, out = tmp_path / "options.yaml", tmp_path / "model.onnx"
+    cfg.write_text("".join(f"{name}: {value}\n" for name, value in arguments.items()))
+    export_torchvision(arch, cases.save_state(model, tmp_path / "weights.pth"), out, cfg=cfg)
+    expected = [cases.answer(model, picture) for picture in pictures]
+    cases.disturb_weights(model)
+    predictor = open_predictor(out, "detections", Device("cpu", threads=2))
+    for picture, want in zip(pictures, expected, strict=True):
+        _assert_case_is_clear(want, cases.answer(model, picture))
+        batch = stack_batch([prepare_picture(picture, predictor.spec.images)], [0])
+        (got,) = predictor.run(batch)
+        np.testing.assert_array_equal(got.classes, want.labels)
+        np.testing.assert_allclose(got.boxes, want.boxes, atol=0.05, rtol=0)
+        np.testing.assert_allclose(got.scores, want.scores, atol=1e-4, rtol=0)
+        assert (got.masks is None, got.keypoints is None) == (want.masks is None, want.keypoints is None)
+        if want.masks is not None:
+            _compare_masks(got.masks, want.masks)
+        if want.keypoints is not None:
+            _compare_keypoints(got.keypoints, want)
+    predictor.close()
+
+
+def _assert_case_is_clear(want: cases.EagerAnswer, disturbed: cases.EagerAnswer) -> None:
+    assert len(want.labels) >= 20
+    np.testing.assert_array_equal(disturbed.labels, want.labels)
+    np.testing.assert_allclose(disturbed.boxes, want.boxes, atol=0.05, rtol=0)
+
+
+def _compare_masks(counts: tuple[bytes, ...], probabilities: np.ndarray) -> None:
+    height, width = probabilities.shape[1:]
+    for encoded, soft in zip(counts, probabilities, strict=True):
+        got, want = decode_rle(encoded, height, width).astype(bool), soft > 0.5
+        union = (got | want).sum()
+        assert union == 0 or (got & want).sum() / union > 0.99
+
+
+def _compare_keypoints(keypoints: np.ndarray, want: cases.EagerAnswer) -> None:
+    """Compares points (D, 4, J); where two cells of a heatmap are as high as each other, either may be the peak."""
+    distance = np.abs(keypoints[:, :2].transpose(0, 2, 1) - want.keypoints[..., :2]).max(axis=2)
+    assert (distance < 0.05).mean() > 0.98
+    np.testing.assert_allclose(keypoints[:, 2], want.keypoint_scores, atol=2e-3, rtol=0)
