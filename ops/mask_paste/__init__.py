@@ -50,9 +50,7 @@ def paste_masks(
         DataError: masks and boxes do not belong together, a box is not finite, or the convention is unknown.
     """
     if convention not in get_args(PasteConvention):
-        raise DataError(
-            f"pasting masks: the convention is one of {', '.join(get_args(PasteConvention))}, not {convention!r}"
-        )
+        raise DataError(f"pasting masks: the convention is `detectron2` or `detectron`, not {convention!r}")
     if masks.ndim != 3 or masks.shape[1] != masks.shape[2] or boxes.shape != (len(masks), 4):
         raise DataError(
             f"pasting masks: expected masks (D, M, M) and boxes (D, 4), got {masks.shape} and {boxes.shape}"
