@@ -74,7 +74,7 @@ def failed(path: object, kind: str, error: RoilineError, **facts: Any) -> Inspec
 
 def shorten_error(error: RoilineError, path: object) -> str:
     """Returns an error's text without the path that it begins with."""
-    return str(error).removeprefix(f"{path}: ")
+    return str(error).removeprefix(str(path)).lstrip(":, ")
 
 
 def _describe(one: Inspection) -> str:

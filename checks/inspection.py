@@ -56,6 +56,8 @@ def inspect_path(source: str, images: Path | None = None) -> Inspected:
         if has_wildcards(source):
             return inspect_dataset(source)
         return Inspected(failed(source, _UNKNOWN, DataError("there is no such file or folder")))
+    if not path.is_file():
+        return Inspected(failed(source, _UNKNOWN, DataError("it is neither a file nor a folder")))
     try:
         with path.open("rb") as stream:
             head = stream.read(HEAD_BYTES)

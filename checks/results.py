@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def inspect_detection_pickle(content: Mapping[str, Any], path: Path) -> Inspecte
     problems = []
     if len(set(pictures)) > 1:
         problems.append(f"classes cover different numbers of pictures: {sorted(set(pictures))}")
-    if boxes and any(len(cell) for cell in boxes[0]):
+    if boxes and any(map(_measure, boxes[0])):
         problems.append("class 0 is the background and must be empty; the classes seem to be shifted")
     rows, faults = _count_rows(boxes[1:])
     parts = [part for part, key in (("masks", "all_segms"), ("keypoints", "all_keyps")) if _has_rows(content.get(key))]
@@ -69,10 +69,10 @@ def _count_rows(classes: Sequence[Sequence[Any]]) -> tuple[int, list[str]]:
     rows, faults = 0, []
     for label, cells in enumerate(classes, 1):
         for picture, cell in enumerate(cells):
-            if not len(cell):
+            if not _measure(cell):
                 continue
-            table = np.asarray(cell)
-            rows += len(table)
+            table = _read_table(cell)
+            rows += _measure(cell)
             if table.dtype.kind != "f" or table.ndim != 2 or table.shape[1] != 5:
                 faults.append(
                     f"all_boxes[{label}][{picture}]: expected rows of five numbers, got {table.dtype} {table.shape}"
@@ -83,8 +83,23 @@ def _count_rows(classes: Sequence[Sequence[Any]]) -> tuple[int, list[str]]:
     return rows, [*faults[:_NAMED], *more]
 
 
+def _read_table(cell: object) -> np.ndarray[Any, np.dtype[Any]]:
+    """Returns a cell as an array; what is none becomes one of objects."""
+    try:
+        return np.asarray(cell)
+    except ValueError:  # rows of different lengths
+        return np.array([cell], object)
+
+
+def _measure(cell: object) -> int:
+    """Returns the length of a cell; a value that has none counts as one row."""
+    return len(cell) if isinstance(cell, Sized) else 1
+
+
 def _has_rows(nested: object) -> bool:
-    return isinstance(nested, list | tuple) and any(len(cell) for cells in nested[1:] for cell in cells)
+    if not isinstance(nested, list | tuple):
+        return False
+    return any(_measure(cell) for cells in nested[1:] if isinstance(cells, list | tuple) for cell in cells)
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

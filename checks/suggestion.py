@@ -19,11 +19,13 @@ Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Settings: TypeAlias = dict[str, Any]
 
 _BOX = 4
+_LAYER_RANKS = (2, 4)
 _STAGE_OUTPUT = {4: "res4_0_branch2c_w", 5: "res5_0_branch2c_w"}
 
 
 def suggest_settings(blobs: Arrays) -> Settings:
     """Returns keys of Detectron's configuration with the values that the blobs show."""
+    blobs = _keep_layers(blobs)
     structure = derive_structure(blobs)
     return {
         **_read_model(blobs),
@@ -40,6 +42,7 @@ def count_classes(blobs: Arrays) -> int | None:
 
     A RetinaNet is taken for one with a sigmoid, which has no column for the background, as all published ones are.
     """
+    blobs = _keep_layers(blobs)
     for name in ("cls_score_w", "cls_score_2_w", "logits_w"):
         if name in blobs:
             return int(blobs[name].shape[0])
@@ -47,6 +50,11 @@ def count_classes(blobs: Arrays) -> int | None:
     if scores is not None and deltas is not None and deltas.shape[0] >= _BOX:
         return int(scores.shape[0] // (deltas.shape[0] // _BOX)) + 1
     return None
+
+
+def _keep_layers(blobs: Arrays) -> Arrays:
+    """Returns the blobs without weights that have no shape of a layer, which show nothing."""
+    return {name: blob for name, blob in blobs.items() if not name.endswith("_w") or blob.ndim in _LAYER_RANKS}
 
 
 def _find(blobs: Arrays, pattern: str) -> NDArray[Any] | None:

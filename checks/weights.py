@@ -129,7 +129,7 @@ def _describe_torchvision(checkpoint: Checkpoint) -> Inspection:
         "source": "torchvision",
         **_count(tensors),
         "model (--arch)": arch,
-        "classes with background": None if scores is None else int(scores.shape[0]),
+        "classes with background": None if scores is None or not scores.ndim else len(scores),
         "tensors by part": _count_prefixes(tensors),
     }
     problems = list(_list_non_finite(tensors))
@@ -145,7 +145,7 @@ def _describe_detectron2(stored: Parameters) -> Inspection:
     facts = {
         "source": "detectron2" if known or stored.by_ending else "unknown",
         **_count(tensors),
-        "classes without background": None if scores is None else int(scores.shape[0]) - 1,
+        "classes without background": None if scores is None or not scores.ndim else len(scores) - 1,
         "names": "endings of the model's" if stored.by_ending else "the model's",
         "tensors by part": _count_prefixes(tensors),
     }

@@ -9,9 +9,10 @@ knows it (`height`, `width`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ UInt8: TypeAlias = NDArray[np.uint8]
 
 ImageId: TypeAlias = int | str
 """The dataset's own id of a picture; results carry it back unchanged."""
+
+Taps: TypeAlias = Mapping[str, NDArray[Any]]
+"""Tapped blobs of one picture by name, each as it is in a run over that picture alone; empty where the model has no taps."""
 
 
 def _no_boxes() -> Float32:
@@ -74,6 +78,7 @@ class Proposals:
     image_id: ImageId
     boxes: Float32
     scores: Float32
+    taps: Taps = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ class Detections:
     size_hw: tuple[int, int] = (0, 0)
     mask_rows: Detections | None = None
     keypoint_rows: Detections | None = None
+    taps: Taps = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,7 @@ class Classification:
 
     image_id: ImageId
     scores: Float32
+    taps: Taps = field(default_factory=dict)
 
 
 Result: TypeAlias = Proposals | Detections | Classification

@@ -1,7 +1,7 @@
 """An engine without a network: boxes and scores that follow from the pixels, so that a result tells which picture it came from.
 
 It opens any model file of ours, gives the outputs of the stage under their own names, and obeys the tensor contract (padding rows and a
-count, boxes in original pixels, scores descending). Runs can be tried and tested with it in seconds and without a runtime; it is chosen
+count, boxes in original pixels, scores descending). A tap is a few numbers a picture. Runs can be tried and tested with it in seconds and without a runtime; it is chosen
 by name only, never by `auto`.
 """
 
@@ -20,6 +20,7 @@ from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
 
 MOST_PROPOSALS = 50
 MOST_DETECTIONS = 12
+TAP_VALUES = 8
 
 _INPUTS = (
     TensorInfo("data", "float32", (None, 3, None, None)),
@@ -46,12 +47,17 @@ class FakeBackend:
 
     inputs = _INPUTS
 
-    def __init__(self, seam: str, names: tuple[str, ...], num_classes: int, device: Device) -> None:
+    def __init__(
+        self, seam: str, names: tuple[str, ...], num_classes: int, device: Device, taps: tuple[str, ...] = ()
+    ) -> None:
         self._names = names
+        self._taps = taps
         self._num_classes = num_classes
         self._limit = MOST_PROPOSALS if seam == "proposals" else MOST_DETECTIONS
-        self.outputs = tuple(
-            TensorInfo(name, info.dtype, info.shape) for name, info in zip(names, _KINDS[seam], strict=True)
+        self._kinds = _KINDS[seam]
+        self.outputs = (
+            *(TensorInfo(name, info.dtype, info.shape) for name, info in zip(names, self._kinds, strict=True)),
+            *(TensorInfo(name, "float32", (None, TAP_VALUES)) for name in taps),
         )
         self.description: Mapping[str, str] = {"backend": "fake", "device": device.kind, "threads": str(device.threads)}
 
@@ -61,9 +67,10 @@ class FakeBackend:
         columns = [np.stack(column) for column in zip(*rows, strict=True)]
         boxes, scores, classes, count = columns
         values = (
-            (boxes, scores, count) if len(self.outputs) == len(_KINDS["proposals"]) else (boxes, scores, classes, count)
+            (boxes, scores, count) if self._kinds is _KINDS["proposals"] else (boxes, scores, classes, count)
         )
-        return dict(zip(self._names, values, strict=True))
+        first = boxes.reshape(len(boxes), -1)[:, :TAP_VALUES]
+        return {**dict(zip(self._names, values, strict=True)), **{name: first + i for i, name in enumerate(self._taps)}}
 
     def close(self) -> None:
         """Has nothing to give back."""
@@ -97,10 +104,13 @@ def open_backend(path: Path, stage: Stage | None, device: Device) -> FakeBackend
     seam = _find_seam(spec, stage)
     if seam is None:
         raise ModelError(f"{path}: the fake engine makes proposals or detections, not {stage}")
-    return FakeBackend(seam, tuple(spec.seams[seam]), spec.num_classes, device)
+    names = tuple(spec.seams[seam])
+    taps = tuple(tap for tap in spec.taps if tap not in names)
+    return FakeBackend(seam, names, spec.num_classes, device, taps)
 
 
 def _find_seam(spec: ModelSpec, stage: Stage | None) -> str | None:
     if stage is None:
         return spec.tasks[-1]
-    return next((seam for seam in _KINDS if tuple(spec.seams.get(seam, ())) == tuple(stage.outputs)), None)
+    asked = {*stage.outputs} - {*spec.taps}
+    return next((seam for seam in _KINDS if seam in spec.seams and {*spec.seams[seam]} - {*spec.taps} == asked), None)

@@ -7,7 +7,7 @@ the model is, and needs no library.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -141,6 +141,25 @@ def cut_model(model: onnx.ModelProto, stage: Stage, *, where: str) -> onnx.Model
     if missing:
         raise ModelError(f"{where}: the stage needs {', '.join(missing)}, which is not declared at a seam")
     return cut
+
+
+def find_dependents(path: Path, names: Sequence[str], sources: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of the named tensors of a model file that are computed from any of `sources`, or are one of them.
+
+    Raises:
+        ModelError: the file is no whole ONNX file.
+    """
+    import onnx
+
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf's DecodeError has no stable home
+        raise ModelError(f"{path}: this is not a whole ONNX file ({error})") from error
+    reached = set(sources)
+    for node in model.graph.node:
+        if reached.intersection(node.input):
+            reached.update(node.output)
+    return tuple(name for name in names if name in reached)
 
 
 def _is_input(graph: onnx.GraphProto, name: str) -> bool:

@@ -1,7 +1,8 @@
 """Resizing of 8-bit planes as Pillow does it, bit for bit: bilinear, with a filter that widens where a picture shrinks.
 
 Sides are resized one after the other, across first, and what comes of the first is rounded to whole grey levels; a side that keeps its
-length is left alone. Weights are whole numbers of 2^-22. Rows are gathered whole, so the pass across works on the transposed plane.
+length is left alone. Weights are whole numbers of 2^-22. Rows are gathered whole, so the pass across works on the transposed plane, and a
+few at a time, so that sums stay in the processor's cache.
 Source: the behaviour of Pillow's `Image.resize` with `BILINEAR`.
 """
 
@@ -16,6 +17,7 @@ from roiline.core.structures import Int32, Int64, UInt8
 from roiline.infer.pictures import open_cv2
 
 _BITS = 22
+_VALUES_AT_ONCE = 1 << 15
 
 
 class _Taps(NamedTuple):
@@ -37,11 +39,19 @@ def resize_antialiased(plane: UInt8, height: int, width: int) -> UInt8:
 
 def _resample_rows(plane: UInt8, count: int) -> UInt8:
     taps = _taps_of(plane.shape[0], count)
-    total = np.full((count, plane.shape[1]), 1 << (_BITS - 1), np.int32)
-    for rows, weights in zip(taps.rows.T, taps.weights.T, strict=True):
-        total += plane[rows] * weights[:, None]
-    total >>= _BITS
-    return np.clip(total, 0, 255, out=total).astype(np.uint8)
+    resampled = np.empty((count, plane.shape[1]), np.uint8)
+    block = max(_VALUES_AT_ONCE // max(plane.shape[1], 1), 1)
+    total, part = (np.empty((block, plane.shape[1]), np.int32) for _ in range(2))
+    for start in range(0, count, block):
+        target = resampled[start : start + block]
+        totals, parts = total[: len(target)], part[: len(target)]
+        totals[:] = 1 << (_BITS - 1)
+        for rows, weights in zip(taps.rows.T, taps.weights.T, strict=True):
+            here = slice(start, start + len(target))
+            totals += np.multiply(plane[rows[here]], weights[here, None], out=parts)
+        totals >>= _BITS
+        target[:] = np.minimum(totals, 255, out=totals)
+    return resampled
 
 
 @functools.lru_cache(maxsize=64)
@@ -57,4 +67,8 @@ def _taps_of(size: int, count: int) -> _Taps:
     weights[rows >= last[:, None]] = 0.0
     weights /= weights.sum(axis=1, keepdims=True)
     whole = (weights * (1 << _BITS) + 0.5).astype(np.int32)
-    return _Taps(np.minimum(rows, size - 1), whole)
+    order = np.argsort(whole == 0, axis=1, kind="stable")[
+        :, : int((whole > 0).sum(axis=1).max())
+    ]  # zeros last, and off
+    rows, whole = (np.take_along_axis(values, order, axis=1) for values in (np.minimum(rows, size - 1), whole))
+    return _Taps(rows, whole)

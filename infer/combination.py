@@ -3,10 +3,13 @@
 As Detectron's infer tool has it: models run one after another; boxes, masks and keypoints of an answer are each those of the last model
 that gave any. Proposals made by a model are used as they are: not clipped, thinned out or limited as those of a file are. How many there
 are is what that model was exported with (the original's tool sets 10,000 before and 2,000 after NMS); a run's overrides are not for it.
+
+An answer has the taps of every model, which therefore must not be of one name.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +18,7 @@ import numpy as np
 
 from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec
-from roiline.core.structures import Detections, Float32, ImageBatch, Int64, Proposals
+from roiline.core.structures import Detections, Float32, ImageBatch, Int64, Proposals, Taps
 from roiline.infer.detection_parts import select_rows
 from roiline.infer.feeds import batch_from_picture
 from roiline.infer.predictor import Predictor
@@ -29,6 +32,14 @@ class _Part:
     outputs: tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Inferred:
+    """Is what every model gave, and the taps of the one that made the proposals, picture by picture."""
+
+    parts: tuple[_Part, ...]
+    taps: tuple[Taps, ...]
+
+
 class CombinedPredictor(Predictor):
     """Answers with the combined detections of several models, over the proposals of another one where there is one."""
 
@@ -38,7 +49,7 @@ class CombinedPredictor(Predictor):
         """Takes over opened models; the first one's specification governs the run.
 
         Raises:
-            UsageError: classes of the models do not belong together, or nobody takes or makes the proposals.
+            UsageError: classes of the models do not belong together, nobody takes or makes the proposals, or models tap blobs of one name.
         """
         self.spec = members[0].spec
         self._members = tuple(members)
@@ -47,6 +58,7 @@ class CombinedPredictor(Predictor):
         if proposer is not None and not wanting:
             raise UsageError("proposals are made by a model, but no model takes any: all make their own")
         self.needs_proposals = wanting and proposer is None
+        check_models_taps([one.spec for one in (*members, proposer) if one is not None])
         self._class_maps = tuple(match_model_classes(self.spec, member.spec) for member in members)
 
     @property
@@ -55,20 +67,24 @@ class CombinedPredictor(Predictor):
         count = len(self._members) + (self._proposer is not None)
         return {**self._members[0].description, "models": str(count)}
 
-    def infer(self, batch: ImageBatch) -> list[_Part]:
+    def infer(self, batch: ImageBatch) -> _Inferred:
         """Runs every model; what they return goes to `finish`."""
+        taps: tuple[Taps, ...] = ({},) * len(batch.ids)
         if self._proposer is not None:
             made = self._answer(self._proposer, batch)
-            batch = replace(batch, proposals=tuple(one.boxes for one in made if isinstance(one, Proposals)))
-        return [self._infer(member, batch) for member in self._members]
+            proposals = [one for one in made if isinstance(one, Proposals)]
+            batch = replace(batch, proposals=tuple(one.boxes for one in proposals))
+            taps = tuple(one.taps for one in proposals)
+        return _Inferred(tuple(self._infer(member, batch) for member in self._members), taps)
 
-    def finish(self, outputs: Sequence[_Part], batch: ImageBatch) -> list[Detections]:  # noqa: ARG002  # a predictor's form
+    def finish(self, outputs: _Inferred, batch: ImageBatch) -> list[Detections]:  # noqa: ARG002  # a predictor's form
         """Makes answers of what the engines returned for a batch."""
         answers = [
             _renumber(_finish(member, part), class_map)
-            for member, part, class_map in zip(self._members, outputs, self._class_maps, strict=True)
+            for member, part, class_map in zip(self._members, outputs.parts, self._class_maps, strict=True)
         ]
-        return [combine_detections(parts) for parts in zip(*answers, strict=True)]
+        combined = [combine_detections(parts) for parts in zip(*answers, strict=True)]
+        return [replace(one, taps={**taps, **one.taps}) for one, taps in zip(combined, outputs.taps, strict=True)]
 
     def close(self) -> None:
         """Gives every engine back."""
@@ -120,6 +136,20 @@ def match_model_classes(first: ModelSpec, other: ModelSpec) -> Int64:
     return np.arange(other.num_classes)
 
 
+def check_models_taps(specs: Sequence[ModelSpec]) -> None:
+    """Checks that no two models that work together tap blobs of one name.
+
+    Raises:
+        UsageError: two do.
+    """
+    twice = [name for name, count in Counter(tap for spec in specs for tap in spec.taps).items() if count > 1]
+    if twice:
+        raise UsageError(
+            f"models cannot work together: more than one taps {', '.join(twice)}, and a picture's file of taps has a blob of a name once; "
+            "export one of them without"
+        )
+
+
 def _renumber(answers: Sequence[Detections], class_map: Int64) -> list[Detections]:
     """Returns detections with the first model's class numbers, still class by class."""
     renumbered = []
@@ -133,9 +163,9 @@ def _renumber(answers: Sequence[Detections], class_map: Int64) -> list[Detection
 def combine_detections(parts: Sequence[Detections]) -> Detections:
     """Returns the last model's boxes with the masks and the keypoints of the last model that gave any for this picture.
 
-    Where these are not the rows of the boxes, `mask_rows` and `keypoint_rows` are their own.
+    Where these are not the rows of the boxes, `mask_rows` and `keypoint_rows` are their own. Taps are those of all.
     """
-    combined = parts[-1]
+    combined = replace(parts[-1], taps={name: blob for part in parts for name, blob in part.taps.items()})
     for earlier in reversed(parts[:-1]):
         if not _gave(combined.masks) and _gave(earlier.masks):
             combined = replace(combined, masks=earlier.masks, mask_rows=earlier)

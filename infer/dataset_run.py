@@ -37,7 +37,8 @@ from roiline.infer.request import FORMATS, DataSource, RunRequest, spec_with_ove
 from roiline.infer.result_rows import Part
 from roiline.infer.roidb import Dataset
 from roiline.infer.run_proposals import check_companions, load_given_proposals
-from roiline.infer.shards import BAD_SUFFIX, SUFFIX, ShardFile, find_done_shards, shard_path
+from roiline.infer.shards import BAD_SUFFIX, SUFFIX, TAPS_SUFFIX, ShardFile, find_done_shards, shard_path
+from roiline.infer.taps import TAPS_FOLDER, check_tap_names, remove_taps
 from roiline.ops.keypoint_decode import KeypointConfidence
 
 
@@ -136,6 +137,11 @@ def digest_models(request: RunRequest) -> ModelDigests:
     )
 
 
+def _list_companions(request: RunRequest) -> list[Path]:
+    proposer = request.companions.proposals_from
+    return [*request.companions.others, *([] if proposer is None else [proposer])]
+
+
 def prepare_dataset_run(
     request: RunRequest,
     spec: ModelSpec,
@@ -150,11 +156,14 @@ def prepare_dataset_run(
 
     Raises:
         UsageError: `out` holds a run with other settings (and `request.fresh` is not set).
-        DataError: classes and categories do not fit, run.json is damaged, or the proposal file does not fit the dataset.
+        DataError: classes and categories do not fit, run.json is damaged, the proposal file does not fit the dataset, or taps of an
+            image cannot be named after its id.
     """
     exif = resolve_exif(request, spec)
     rules = spec_with_overrides(spec, request.overrides).image_rules
     entries = with_sizes(dataset.entries, exif=exif)
+    if any(one.taps for one in (spec, *map(read_spec, _list_companions(request)))):
+        check_tap_names(entry.image_id for entry in entries)
     shapes = tuple(_network_shape(entry, rules) for entry in entries)
     shards = plan_shards(shapes)
     settings = RunSettings(
@@ -284,6 +293,7 @@ def clear_outputs(out: Path, manifest: Manifest) -> None:
     folder = out / SHARDS_FOLDER
     for path in [*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}{BAD_SUFFIX}")]:
         path.unlink()
+    remove_taps([out / TAPS_FOLDER, *folder.glob(f"*{TAPS_SUFFIX}")])
     manifests = [manifest]
     try:
         before = read_manifest(out)

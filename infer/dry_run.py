@@ -29,7 +29,8 @@ class PlannedRun:
     """Is what a run would do with one dataset.
 
     `missing` counts picture files that are not there, `shapes` the images of each padded network shape (as `HxW`, most frequent first;
-    `unknown` where the file cannot be read). `disk_bytes` is an upper estimate of the shards, None where the model sets no limit.
+    `unknown` where the file cannot be read). `disk_bytes` is an upper estimate of the shards, None where the model sets no limit or has
+    taps, which depend on the pictures.
     `seconds` is by the rate of an earlier start in the same folder, None without one.
     """
 
@@ -83,6 +84,8 @@ def _describe_run(run: DatasetRun, request: RunRequest, spec: ModelSpec, rate: f
 
 
 def _disk_bytes(images: int, request: RunRequest, spec: ModelSpec) -> int | None:
+    if spec.taps:
+        return None
     if request.task == "proposals":
         return images * _MOST_PROPOSALS * _PROPOSAL_BYTES
     if request.task == "classification":

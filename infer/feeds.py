@@ -1,15 +1,15 @@
-"""What goes into a model: the named input tensors of a batch, those of given proposals included."""
+"""What goes into a model and is taken from it by name: the input tensors of a batch, those of given proposals included, and taps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from roiline.core.errors import UsageError
 from roiline.core.spec import GivenProposals, ImageRules, ModelSpec
-from roiline.core.structures import Float32, ImageBatch, ImageId, UInt8
+from roiline.core.structures import Float32, ImageBatch, ImageId, Taps, UInt8
 from roiline.engines.protocol import Tensor
 from roiline.infer.given_proposals import GivenRois, stack_clipped_rois, stack_given_rois
 from roiline.infer.preparation import image_scale, prepare_picture, stack_batch
@@ -51,6 +51,11 @@ def batch_from_picture(
     """Returns a batch of one picture, prepared by `rules`."""
     batch = stack_batch([prepare_picture(picture, rules)], [image_id])
     return replace(batch, pictures=(picture,), proposals=tuple(proposals))
+
+
+def copy_taps(tensors: Mapping[str, Tensor], names: Sequence[str]) -> Taps:
+    """Returns copies of the named tensors: they are kept while the engine, which may use its memory again, runs on."""
+    return {name: tensors[name].copy() for name in names}
 
 
 def split_batch(batch: ImageBatch) -> list[ImageBatch]:

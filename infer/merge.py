@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -71,6 +72,14 @@ class MergedResults:
         """Returns the classes of the boxes, of the masks and of the keypoints of one image."""
         shard: ShardFile = self._shards[self._shard_of[position]]
         return shard.classes(int(self._place_of[position]))
+
+    def taps(self) -> Iterator[tuple[ImageId, Path]]:
+        """Returns the ids of the images that have tapped blobs, and the files of these."""
+        for position, image_id in enumerate(self.image_ids):
+            shard: ShardFile = self._shards[self._shard_of[position]]
+            path = shard.taps(int(self._place_of[position]))
+            if path is not None:
+                yield image_id, path
 
     def __iter__(self) -> Iterator[Rows]:
         return (self.rows(position) for position in range(len(self)))

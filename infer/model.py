@@ -2,11 +2,15 @@
 
 An ordinary run is one engine call. Where a run overrides thresholds, or the model's test options need the host (soft-NMS, box voting,
 augmentation), the model is cut at its seams and the host does the rest; the model file stays as it is.
+
+A model with taps runs picture by picture, whatever the batch: so its blobs are, to the byte, those of a run over the picture alone, and
+which rows of one belong to which picture is no question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +18,11 @@ import numpy as np
 from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Task, TestOptions
 from roiline.core.structures import Classification, Detections, ImageBatch, Proposals, Result
-from roiline.engines.model_file import read_spec
+from roiline.engines.model_file import find_dependents, read_spec
 from roiline.engines.protocol import Device, Engine, Stage, Tensor
 from roiline.engines.registry import open_engine
 from roiline.infer.detection_parts import complete_detections, empty_detections, split_rows
-from roiline.infer.feeds import count_proposals, make_feeds, split_batch
+from roiline.infer.feeds import copy_taps, count_proposals, make_feeds, split_batch
 from roiline.infer.predictor import Predictor
 from roiline.infer.request import NO_COMPANIONS, Companions, RunOverrides, spec_with_overrides
 
@@ -33,7 +37,8 @@ class WholePredictor(Predictor):
         self.needs_proposals = spec.given_proposals is not None
         self._engine = engine
         self._task = task
-        self._one_picture = any(info.name == "data" and info.shape[0] == 1 for info in engine.inputs)
+        takes_one = any(info.name == "data" and info.shape[0] == 1 for info in engine.inputs)
+        self._one_picture = takes_one or bool(spec.taps)
 
     @property
     def description(self) -> Mapping[str, str]:
@@ -41,7 +46,7 @@ class WholePredictor(Predictor):
         return self._engine.description
 
     def infer(self, batch: ImageBatch) -> list[tuple[ImageBatch, dict[str, Tensor]]]:
-        """Runs the engine, picture by picture where the model takes one only, and returns what it answered to which pictures.
+        """Runs the engine, picture by picture where the model takes one only or has taps, and returns what it answered to which pictures.
 
         An answer is empty where a model that needs given proposals has none in the whole batch.
         """
@@ -62,6 +67,13 @@ class WholePredictor(Predictor):
     def _finish_part(self, outputs: dict[str, Tensor], batch: ImageBatch) -> Sequence[Result]:
         if not outputs:
             return [empty_detections(image_id, self.spec) for image_id in batch.ids]
+        answers = self._split_task(outputs, batch)
+        if not self.spec.taps:
+            return answers
+        (answer,) = answers
+        return [replace(answer, taps=copy_taps(outputs, self.spec.taps))]
+
+    def _split_task(self, outputs: dict[str, Tensor], batch: ImageBatch) -> Sequence[Result]:
         if self._task == "classification":
             return self._split_scores(outputs, batch)
         return self._split_proposals(outputs, batch) if self._task == "proposals" else self._split(outputs, batch)
@@ -147,6 +159,9 @@ def _open_one(model: Path, task: Task, device: Device, engine: str, overrides: R
     if overrides.changes_thresholds and stored.detection is None and task == "detections":
         raise UsageError(f"{model}: the thresholds of this model are part of its net and cannot be changed for a run")
 
+    def find_taps(sources: Sequence[str]) -> tuple[str, ...]:
+        return find_dependents(model, spec.taps, sources)
+
     def open_stage(stage: Stage | None) -> Engine:
         return open_engine(model, engine=engine, device=device, stage=stage)
 
@@ -154,7 +169,7 @@ def _open_one(model: Path, task: Task, device: Device, engine: str, overrides: R
     if task == "detections" and (changed or spec.conventions.ties == "quicksort"):
         from roiline.infer.host_detection import HostPredictor
 
-        return HostPredictor(open_stage, spec)
+        return HostPredictor(open_stage, find_taps, spec)
     return WholePredictor(open_stage(_choose_stage(spec, task)), spec, task)
 
 
@@ -164,8 +179,9 @@ def _choose_stage(spec: ModelSpec, task: Task) -> Stage | None:
     The whole of a foreign net has outputs of its own, and a tracking head would run for nothing in the whole of its model.
     """
     if task != spec.tasks[-1] or "outputs" in spec.seams:
-        return Stage(outputs=tuple(spec.seams[task]))
-    if "tracks" not in spec.seams:
+        answers = [*spec.seams[task]]
+    elif "tracks" in spec.seams:
+        answers = [name for seam in ("detections", "masks", "keypoints") for name in spec.seams.get(seam, ())]
+    else:
         return None
-    answers = [name for seam in ("detections", "masks", "keypoints") for name in spec.seams.get(seam, ())]
     return Stage(outputs=(*answers, *(tap for tap in spec.taps if tap not in answers)))

@@ -32,6 +32,7 @@ from roiline.infer.manifest import (
 from roiline.infer.merge import FailedImage, MergedResults
 from roiline.infer.request import DEFAULT_FORMATS, FORMATS, RunSummary
 from roiline.infer.shards import ShardFile, shard_path
+from roiline.infer.taps import link_taps
 
 LOG = logging.getLogger("roiline.run")
 
@@ -114,6 +115,8 @@ def merge_outputs(outs: Sequence[Path], out: Path, *, formats: Sequence[str] = (
             raise UsageError(f"runs with different settings cannot be joined:\n{listed}")
     _check_ranges(parts)
     shards = [(manifest.settings.id_range[0], open_shards(part, manifest)) for manifest, part in parts]
+    for shard in (one for _, opened in shards for one in opened):
+        shard.check_taps()
     results = MergedResults(shards, images=first.dataset.total)
     settings = replace(first.settings, id_range=(0, first.dataset.total))
     joined = replace(
@@ -131,6 +134,7 @@ def merge_outputs(outs: Sequence[Path], out: Path, *, formats: Sequence[str] = (
             raise UsageError(f"{out}: holds a run of its own; choose another folder for the joined results")
         paths = write_results(out, joined, results, choose_formats(settings.task, formats))
         write_failures(out, results.failed)
+        link_taps(out, results.taps())
         write_manifest(out, joined)
     return RunSummary(EXIT_SOME_FAILED if results.failed else EXIT_DONE, len(results), len(results.failed), paths)
 

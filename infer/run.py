@@ -41,7 +41,8 @@ from roiline.infer.pool import Pool
 from roiline.infer.progress import DatasetProgress, RunProgress
 from roiline.infer.request import RunRequest, RunSummary
 from roiline.infer.run_proposals import check_companions
-from roiline.infer.shards import ShardFile, set_aside_shard, shard_path
+from roiline.infer.shards import TAPS_SUFFIX, ShardFile, set_aside_shard, shard_path
+from roiline.infer.taps import link_taps
 
 LOG = logging.getLogger("roiline.run")
 
@@ -234,7 +235,8 @@ class _Run:
             if not run.shards_left:
                 continue
             (run.out / SHARDS_FOLDER).mkdir(parents=True, exist_ok=True)
-            remove_temporaries(run.out / SHARDS_FOLDER)
+            for folder in (run.out / SHARDS_FOLDER, *(run.out / SHARDS_FOLDER).glob(f"*{TAPS_SUFFIX}")):
+                remove_temporaries(folder)
             run.manifest = replace(
                 run.manifest,
                 workers=tuple(
@@ -281,6 +283,7 @@ class _Run:
         unchanged = (
             run.before is not None and run.before.finished and run.before.named_range == run.manifest.named_range
         )
+        link_taps(run.out, results.taps())
         if not (unchanged and all(path.exists() for path in paths)):
             write_results(run.out, run.manifest, results, formats)
             write_failures(run.out, results.failed)

@@ -5,10 +5,13 @@ little endian), and the SHA-256 of all that. Nothing in it is executable, and a 
 does not read.
 
 The header names the run's identity, the shard's index, the task, and by columns, image after image: its position, its id, why it failed
-(null where it did not), and how much it has in each array. Arrays: `boxes` (rows, 4) float32, except for classification, `scores` (rows,)
-float32, and for detections `classes` (rows,) int64; `mask_scores` and `mask_classes` (mask_rows,), `mask_lengths` (mask_rows,) int64,
-`masks` (mask_bytes,) the run lengths, each as long as mask_lengths says; `keypoint_scores` and `keypoint_classes` (keypoint_rows,),
-`keypoints` (keypoint_rows, 4, joints) float32. In every array what image i has starts where that of image i - 1 ends.
+(null where it did not), how much it has in each array, and the SHA-256 of the file of its tapped blobs (null where it has none), which
+lies beside the shard as `NNNNNN.taps/POSITION.npz`.
+
+Arrays: `boxes` (rows, 4) float32, except for classification, `scores` (rows,) float32, and for detections `classes` (rows,) int64;
+`mask_scores` and `mask_classes` (mask_rows,), `mask_lengths` (mask_rows,) int64, `masks` (mask_bytes,) the run lengths, each as long as
+mask_lengths says; `keypoint_scores` and `keypoint_classes` (keypoint_rows,), `keypoints` (keypoint_rows, 4, joints) float32. In every
+array what image i has starts where that of image i - 1 ends.
 """
 
 from __future__ import annotations
@@ -17,16 +20,17 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roiline.core.errors import DataError
-from roiline.core.files import write_durable
+from roiline.core.files import sha256_of_file, write_durable
 from roiline.core.records import plain_from_record, record_from_plain
 from roiline.core.spec import Task
 from roiline.core.structures import ImageId, Int64, Result
@@ -35,6 +39,7 @@ from roiline.infer.result_rows import NO_KEYPOINTS, NO_MASKS, NO_ROWS, KeypointR
 MAGIC = b"ROILSHRD"
 FORMAT_VERSION = 1
 SUFFIX = ".shard"
+TAPS_SUFFIX = ".taps"
 BAD_SUFFIX = ".bad"
 _LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -93,6 +98,7 @@ class ShardHeader:
     mask_bytes: tuple[int, ...]
     keypoint_rows: tuple[int, ...]
     joints: tuple[int, ...]
+    taps: tuple[str | None, ...]
 
     @property
     def images(self) -> tuple[ShardImage, ...]:
@@ -130,10 +136,24 @@ def shard_path(folder: Path, index: int) -> Path:
     return folder / f"{index:06d}{SUFFIX}"
 
 
+def tap_path(shard: Path, position: int) -> Path:
+    """Returns the place of an image's tapped blobs, beside the file of its shard."""
+    return shard.with_suffix(TAPS_SUFFIX) / f"{position:06d}.npz"
+
+
 def write_shard(
-    path: Path, *, identity: str, index: int, task: Task, results: Sequence[tuple[int, Result | Failure]]
+    path: Path,
+    *,
+    identity: str,
+    index: int,
+    task: Task,
+    results: Sequence[tuple[int, Result | Failure]],
+    taps: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
-    """Writes one shard durably; `results` are (position, result) in the shard's order."""
+    """Writes one shard durably; `results` are (position, result) in the shard's order.
+
+    `taps` are, by position, the SHA-256 of the files of tapped blobs, which must be on the disk already.
+    """
     rows = [NO_ROWS if isinstance(result, Failure) else rows_from_result(result) for _, result in results]
     header = ShardHeader(
         FORMAT_VERSION,
@@ -150,6 +170,7 @@ def write_shard(
         mask_bytes=tuple(sum(map(len, row.masks.counts)) for row in rows),
         keypoint_rows=tuple(len(row.keypoints.points) for row in rows),
         joints=tuple(row.keypoints.points.shape[2] for row in rows),
+        taps=tuple(taps.get(position) for position, _ in results),
     )
     text = json.dumps(plain_from_record(header), ensure_ascii=False).encode()
     chunks = [MAGIC, _LENGTH.pack(len(text)), text, *_list_chunks(rows, tuple(header.lengths()))]
@@ -226,6 +247,29 @@ class ShardFile:
         if hashlib.sha256(content[:-_DIGEST_BYTES]).digest() != content[-_DIGEST_BYTES:]:
             raise DataError(f"{self.path}: damaged: its content does not fit its checksum")
 
+    def check_taps(self) -> None:
+        """Compares the files of tapped blobs with their checksums.
+
+        Raises:
+            DataError: one is not there, or differs.
+        """
+        for place, digest in enumerate(self.header.taps):
+            path = self.taps(place)
+            if path is None:
+                continue
+            try:
+                found = sha256_of_file(path)
+            except OSError as error:
+                raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+            if found != digest:
+                raise DataError(f"{path}: damaged: its content does not fit its checksum in {self.path.name}")
+
+    def taps(self, place: int) -> Path | None:
+        """Returns the file of the tapped blobs of the shard's image number `place`, None where it has none."""
+        if self.header.taps[place] is None:
+            return None
+        return tap_path(self.path, self.header.positions[place])
+
     def rows(self, place: int) -> Rows:
         """Returns the rows of the shard's image number `place`."""
         header = self.header
@@ -280,14 +324,14 @@ def _decode_header(text: bytes, path: Path) -> ShardHeader:
         raise DataError(f"{path}: has format version {header.format_version}, this roiline reads {FORMAT_VERSION}")
     masks = (header.heights, header.widths, header.mask_rows, header.mask_bytes)
     sizes = (header.rows, *masks, header.keypoint_rows, header.joints)
-    lengths = {len(column) for column in (header.positions, header.image_ids, header.failures, *sizes)}
+    lengths = {len(column) for column in (header.positions, header.image_ids, header.failures, header.taps, *sizes)}
     if len(lengths) != 1 or any(not 0 <= number <= _MOST for column in sizes for number in column):
         raise DataError(f"{path}: damaged: the columns of its header do not fit together")
     return header
 
 
 def open_shard(folder: Path, index: int, *, identity: str, positions: Sequence[int]) -> ShardFile:
-    """Opens a shard, checks its content, and that it is the one that the plan means.
+    """Opens a shard, checks its content and its taps, and that it is the one that the plan means.
 
     Raises:
         DataError: it is damaged, of another run, or has other images.
@@ -299,6 +343,7 @@ def open_shard(folder: Path, index: int, *, identity: str, positions: Sequence[i
         raise DataError(f"{shard.path}: belongs to another run ({header.identity[:12]}, expected {identity[:12]})")
     if header.index != index or list(header.positions) != list(positions):
         raise DataError(f"{shard.path}: holds other images than the plan wants")
+    shard.check_taps()
     return shard
 
 

@@ -10,6 +10,8 @@ from roiline.engines.protocol import Engine, Stage, Tensor
 
 Head: TypeAlias = Literal["masks", "keypoints"]
 OpenStage: TypeAlias = Callable[[Stage | None], Engine]
+FindTaps: TypeAlias = Callable[[Sequence[str]], tuple[str, ...]]
+"""Returns the taps of the model that are computed from any of the named tensors, or are one of them."""
 
 
 _ROIS: Mapping[Head, str] = {"masks": "mask_rois", "keypoints": "keypoint_rois"}
@@ -20,19 +22,30 @@ class Stages:
 
     The box stage also gives the features where a head follows. With `body_apart` the body is a stage of its own, so that no boxes are
     computed where only heads run over a picture. No weight of the body is held twice either way. `heads` are those that the model has.
+    Taps are given by the stage that they are of: a head's, named by `head_taps`, are of the RoIs that it runs on, the others come with
+    the boxes.
     """
 
-    def __init__(self, open_stage: OpenStage, spec: ModelSpec, *, body_apart: bool = False) -> None:
+    def __init__(self, open_stage: OpenStage, find_taps: FindTaps, spec: ModelSpec, *, body_apart: bool = False) -> None:
         seams = spec.seams
         answers = tuple(seams["raw"] if "raw" in seams else seams["candidates"])
         self.heads: tuple[Head, ...] = tuple(head for head in _ROIS if head in seams)
         features = tuple(seams["features"]) if self.heads else ()
         self._rois = {head: tuple(seams[_ROIS[head]]) for head in self.heads}
-        stages = {"boxes": Stage(outputs=(*answers, *features))}
+        self.head_taps: dict[Head, tuple[str, ...]] = {
+            head: find_taps(self._rois[head]) if spec.taps else () for head in self.heads
+        }
+        of_heads = {tap for taps in self.head_taps.values() for tap in taps}
+        early = [tap for tap in spec.taps if tap not in of_heads]
+        stages = {"boxes": _make_stage((*answers, *features), (), early)}
         if body_apart:
-            stages = {"body": Stage(outputs=features), "boxes": Stage(outputs=answers, inputs=features)}
+            after_body = find_taps(features) if spec.taps else ()
+            stages = {
+                "body": _make_stage(features, (), [tap for tap in early if tap not in after_body]),
+                "boxes": _make_stage(answers, features, [tap for tap in early if tap in after_body]),
+            }
         for head in self.heads:
-            stages[head] = Stage(outputs=tuple(seams[head]), inputs=(*features, *self._rois[head]))
+            stages[head] = _make_stage(tuple(seams[head]), (*features, *self._rois[head]), self.head_taps[head])
         self._engines: dict[str, Engine] = {}
         try:
             for name, stage in stages.items():
@@ -57,10 +70,10 @@ class Stages:
         """Returns the features alone; the body must be apart."""
         return self._run("body", feeds)
 
-    def run_head(self, head: Head, feeds: Mapping[str, Tensor], rows: Sequence[Tensor]) -> Tensor:
-        """Returns what a head says of RoIs; `rows` are the tensors of its seam, features are among `feeds`."""
-        (answer,) = self._run(head, {**feeds, **dict(zip(self._rois[head], rows, strict=True))}).values()
-        return answer
+    def run_head(self, head: Head, feeds: Mapping[str, Tensor], rows: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Returns what a head says of RoIs, and these; `rows` are the tensors of its seam, features are among `feeds`."""
+        rois = dict(zip(self._rois[head], rows, strict=True))
+        return {**rois, **self._run(head, {**feeds, **rois})}
 
     def close(self) -> None:
         """Gives every engine back."""
@@ -70,3 +83,8 @@ class Stages:
     def _run(self, stage: str, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         engine = self._engines[stage]
         return engine.run({info.name: feeds[info.name] for info in engine.inputs})
+
+
+def _make_stage(answers: tuple[str, ...], inputs: tuple[str, ...], taps: Sequence[str]) -> Stage:
+    """Returns a stage that gives taps too, but for those that it gives or is given anyway."""
+    return Stage(outputs=(*answers, *(tap for tap in taps if tap not in answers and tap not in inputs)), inputs=inputs)

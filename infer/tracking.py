@@ -55,14 +55,17 @@ class TrackedPair:
 
 
 class Tracker:
-    """Answers pairs of pictures with a model that stays open; `spec` is its specification, overrides applied."""
+    """Answers pairs of pictures with a model that stays open.
+
+    `spec` is its specification, overrides applied; `threshold` is the similarity from which detections belong together.
+    """
 
     def __init__(self, detector: Predictor, stage: Engine, spec: ModelSpec, threshold: float) -> None:
         """Takes over an opened detector and an engine of the stage from the pictures and boxes to similarities."""
         self.spec = spec
+        self.threshold = threshold
         self._detector = detector
         self._stage = stage
-        self._threshold = threshold
 
     def track(self, first: UInt8, second: UInt8, ids: tuple[ImageId, ImageId] = (0, 1)) -> TrackedPair:
         """Detects in two BGR pictures (H, W, 3) uint8 and pairs what was found.
@@ -79,7 +82,7 @@ class Tracker:
         batch = replace(stack_batch(prepared, ids), pictures=(first, second))
         found = [one for one in self._detector.run(batch) if isinstance(one, Detections)]
         similarity = self._compare(batch, found)
-        matches = match_detections(similarity, found[0], found[1], threshold=self._threshold)
+        matches = match_detections(similarity, found[0], found[1], threshold=self.threshold)
         return TrackedPair(found[0], found[1], similarity, matches)
 
     def _compare(self, batch: ImageBatch, found: Sequence[Detections]) -> Float32:
@@ -163,18 +166,16 @@ def track_pairs(
     listed = read_pairs(pairs)
     with open_tracker(model, device, engine=engine, overrides=overrides) as tracker:
         records = [_track_one(tracker, pair) for pair in listed]
-        rules = tracker.spec.tracks
-        names = tracker.spec.class_names
+        content = {
+            "format_version": FORMAT_VERSION,
+            "threshold": tracker.threshold,
+            "classes": list(tracker.spec.class_names),
+            "pairs": records,
+        }
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{out}: cannot be made a folder ({error.strerror})") from error
-    content = {
-        "format_version": FORMAT_VERSION,
-        "threshold": None if rules is None else rules.threshold,
-        "classes": list(names),
-        "pairs": records,
-    }
     write_json(out / TRACKS_FILE, content)
     failed = sum("failure" in record for record in records)
     return RunSummary(EXIT_SOME_FAILED if failed else EXIT_DONE, len(records), failed, (out / TRACKS_FILE,))

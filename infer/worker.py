@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from roiline.core.errors import DataError, InputError, RoilineError, UsageError
-from roiline.core.structures import ImageBatch, Result, UInt8
+from roiline.core.structures import ImageBatch, Result, Taps, UInt8
 from roiline.core.timing import Samples, StageClock
 from roiline.infer.messages import (
     Done,
@@ -46,7 +46,8 @@ from roiline.infer.pictures import decode_picture, read_bytes
 from roiline.infer.predictor import Predictor
 from roiline.infer.preparation import PreparedPicture, prepare_picture, stack_batch
 from roiline.infer.request import spec_with_overrides
-from roiline.infer.shards import Failure, write_shard
+from roiline.infer.shards import Failure, tap_path, write_shard
+from roiline.infer.taps import write_taps
 
 EXIT_ORPHANED = 70
 EXIT_FAILING = 71
@@ -57,11 +58,13 @@ WRITE_AHEAD = 4
 class _OpenShard:
     """Is a shard in hand: results gather by position until none is missing.
 
-    `begun`: the main lane has taken an image of it. `turns` holds a careful shard to one batch at a time.
+    `taps` are the checksums of the blobs that the writer has written already. `begun`: the main lane has taken an image of it. `turns`
+    holds a careful shard to one batch at a time.
     """
 
     work: ShardWork
     results: dict[int, Result | Failure] = field(default_factory=dict)
+    taps: dict[int, str] = field(default_factory=dict)
     begun: bool = False
     turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
 
@@ -83,6 +86,15 @@ class _Picture:
     prepared: PreparedPicture
     prepare_s: float
     pixels: UInt8 | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tapped:
+    """Is the tapped blobs of one image, which the writer writes at once: those of a whole shard may be too large to hold."""
+
+    shard: _OpenShard
+    position: int
+    taps: Taps
 
 
 class PipeLine:
@@ -131,7 +143,7 @@ class Worker:
         self._setup = setup
         self._inbox: queue.SimpleQueue[ShardWork | None] = queue.SimpleQueue()
         self._items: queue.Queue[_Item | None] = queue.Queue(setup.read_ahead)
-        self._finished: queue.Queue[_OpenShard | None] = queue.Queue(WRITE_AHEAD)
+        self._finished: queue.Queue[_OpenShard | _Tapped | None] = queue.Queue(WRITE_AHEAD)
         self._stopping = threading.Event()
         self._pending = 0  # images of shards in hand that the main lane has not taken yet
         self._pending_lock = threading.Lock()
@@ -289,6 +301,10 @@ class Worker:
     def _keep(self, item: _Item, result: Result | Failure, detect_s: float = 0.0, misc_s: float = 0.0) -> None:
         """Keeps one result, and hands the shard to the writer when it was the last."""
         shard = item.shard
+        if not isinstance(result, Failure) and result.taps:
+            with self._clock("main").measure("wait_write"):
+                self._finished.put(_Tapped(shard, item.image.position, result.taps))
+            result = replace(result, taps={})
         shard.results[item.image.position] = result
         failure = result.reason if isinstance(result, Failure) else None
         self._line.send(Finished(shard.work.key, item.image.position, failure, detect_s, misc_s))
@@ -300,17 +316,26 @@ class Worker:
 
     def _write(self) -> None:
         clock = self._clock("writer")
-        while (shard := self._finished.get()) is not None:
-            work = shard.work
+        while (finished := self._finished.get()) is not None:
+            if isinstance(finished, _Tapped):
+                shard, position = finished.shard, finished.position
+                with clock.measure("write"):
+                    shard.taps[position] = write_taps(tap_path(shard.work.path, position), finished.taps)
+                continue
             with clock.measure("write"):
-                write_shard(
-                    work.path,
-                    identity=work.identity,
-                    index=work.index,
-                    task=self._setup.task,
-                    results=[(image.position, shard.results[image.position]) for image in work.images],
-                )
-            self._line.send(Done(work.key, self.take_samples()))
+                self._write_shard(finished)
+            self._line.send(Done(finished.work.key, self.take_samples()))
+
+    def _write_shard(self, shard: _OpenShard) -> None:
+        work = shard.work
+        write_shard(
+            work.path,
+            identity=work.identity,
+            index=work.index,
+            task=self._setup.task,
+            results=[(image.position, shard.results[image.position]) for image in work.images],
+            taps=shard.taps,
+        )
 
 
 def _next_order(connection: Connection) -> object:

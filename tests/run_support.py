@@ -135,6 +135,9 @@ def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+GATE = "gate-is-open"
+
+
 class _KilledOnce(_Wrapped):
     def harm(self, ids: tuple[int, ...]) -> None:
         marker = self._model.with_name("killed-once")
@@ -160,8 +163,14 @@ class _DiesAlways(_Wrapped):
         _kill_self()
 
 
-class _Slow(_Wrapped):
+class _Gated(_Wrapped):
+    """Waits once the first shard is written, until the gate is opened: what a test does meanwhile does not depend on speed."""
+
     def harm(self, ids: tuple[int, ...]) -> None:
+        out = Path(os.environ["ROILINE_TEST_GATE"])
+        limit = time.monotonic() + 60
+        while any(out.glob("shards/*.shard")) and not (out / GATE).exists() and time.monotonic() < limit:
+            time.sleep(0.01)
         time.sleep(0.08)
 
 
@@ -181,8 +190,8 @@ def open_dies_always(model: Path, *args: Any, **options: Any) -> Any:
     return _DiesAlways(open_predictor(model, *args, **options), model)
 
 
-def open_slow(model: Path, *args: Any, **options: Any) -> Any:
-    return _Slow(open_predictor(model, *args, **options), model)
+def open_gated(model: Path, *args: Any, **options: Any) -> Any:
+    return _Gated(open_predictor(model, *args, **options), model)
 
 
 def open_refuses(model: Path, *args: Any, **options: Any) -> Any:

@@ -99,7 +99,6 @@ def export_thin(text: str, folder: Path, *, taps: Sequence[str] = (), overrides:
     cfg.write_text(text)
     weights.write_bytes(pickle.dumps({"blobs": blobs}, protocol=2))
     report = export_detectron(cfg, weights, out, overrides=sets, taps=taps)
-    assert report.check.ok
     return ThinModel(blobs, report.spec, out)
 
 

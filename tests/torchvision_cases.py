@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,20 @@ import numpy as np
 import torch
 import torchvision
 from torch import nn
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
-CANDIDATES = 26
+CANDIDATES = 100
 """How many pairs of a RoI (or an anchor) and a class shall score above the threshold in every picture, at least."""
 
 THRESHOLD = 0.05
+
+BODIES: dict[str, dict[str, Any]] = {
+    "resnet18": {"backbone_name": "resnet18", "norm_layer": nn.BatchNorm2d},
+    "resnext50_32x4d": {"backbone_name": "resnext50_32x4d", "norm_layer": nn.BatchNorm2d},
+    "resnet50_group_norm": {"backbone_name": "resnet50", "norm_layer": partial(nn.GroupNorm, 32)},
+}
+"""Bodies that torchvision builds pyramids on beside those of its named models."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +40,16 @@ class EagerAnswer:
 
 
 def build_model(arch: str, pictures: list[np.ndarray], *, seed: int = 0, **arguments: Any) -> nn.Module:
-    """Builds a model whose norms fit the pictures (BGR), and whose output layers have the spread of trained ones."""
+    """Builds a model whose norms fit the pictures (BGR), and whose output layers have the spread of trained ones.
+
+    `arch` names one of torchvision's constructors, or a body of `BODIES` for a Faster R-CNN on it.
+    """
     torch.manual_seed(seed)
-    build = getattr(torchvision.models.detection, arch)
-    model = build(weights=None, weights_backbone=None, **arguments)
+    if arch in BODIES:
+        model = FasterRCNN(resnet_fpn_backbone(weights=None, **BODIES[arch]), **arguments)
+    else:
+        build = getattr(torchvision.models.detection, arch)
+        model = build(weights=None, weights_backbone=None, **arguments)
     with torch.no_grad():
         _fit_norms(model, pictures)
         model.eval()

@@ -99,6 +99,32 @@ class StateMaker:
         self.layer("roi_heads.box_predictor.cls_score", classes, 16)
         self.layer("roi_heads.box_predictor.bbox_pred", 4 * classes, 16)
 
+    def mask_head(self, classes: int, channels: int = 8) -> None:
+        """Adds a mask head of two convolutions."""
+        for index in range(2):
+            self.layer(f"roi_heads.mask_head.{index}.0", channels, channels, 3, 3)
+        self.layer("roi_heads.mask_predictor.conv5_mask", channels, channels, 2, 2, transposed=True)
+        self.layer("roi_heads.mask_predictor.mask_fcn_logits", classes, channels, 1, 1)
+
+    def keypoint_head(self, keypoints: int, channels: int = 8) -> None:
+        """Adds a keypoint head of two convolutions."""
+        for index in (0, 2):
+            self.layer(f"roi_heads.keypoint_head.{index}", channels, channels, 3, 3)
+        key = "roi_heads.keypoint_predictor.kps_score_lowres"
+        self.layer(key, channels, keypoints, 4, 4, transposed=True)
+
+    def one_stage_head(self, classes: int, channels: int = 8, *, anchors: int = 9) -> None:
+        """Adds two strided levels and a RetinaNet head with towers of two convolutions."""
+        for name in ("p6", "p7"):
+            self.layer(f"backbone.fpn.extra_blocks.{name}", channels, channels, 3, 3)
+        for head, last, rows in (
+            ("classification", "cls_logits", anchors * classes),
+            ("regression", "bbox_reg", 4 * anchors),
+        ):
+            for index in range(2):
+                self.layer(f"head.{head}_head.conv.{index}.0", channels, channels, 3, 3)
+            self.layer(f"head.{head}_head.{last}", rows, channels, 3, 3, gain=1.0 if rows > 4 * anchors else 0.2)
+
 
 def thin_state(*, basic: bool = False, norm: str = "batch", classes: int = 4, depth: int = 1) -> dict[str, np.ndarray]:
     """Returns the tensors of a thin Faster R-CNN."""

@@ -25,17 +25,18 @@ Fault: TypeAlias = tuple[str, str, str, str]
 _MOST_ROWS = 40
 _AFTER_DETECTIONS = ("mask head", "keypoint head")
 _BOOKKEEPING = re.compile(r"(.+\.)?(num_batches_tracked|pixel_mean|pixel_std|(anchor_generator\.)?cell_anchors\.\d+)")
+_BLOCK = re.compile(r"(?:^|\.)(res\d)\.(\d+)\.")
 _BODY = re.compile(r"backbone\.(?:bottom_up\.)?(res\d)\.(\d+)\.conv1\.weight")
 _PARTS: tuple[tuple[str, str], ...] = (
-    (r"backbone\.fpn_lateral", "a feature pyramid"),
-    (r"proposal_generator\.rpn_head\.", "an RPN"),
+    (r"\bfpn_lateral", "a feature pyramid"),
+    (r"\brpn_head\.", "an RPN"),
     (r"roi_heads\.res5\.", "a res5 among its heads (C4)"),
-    (r"roi_heads\.box_head\.\d", "cascaded box heads"),
-    (r"roi_heads\.box_predictor\.", "a box head"),
-    (r"roi_heads\.mask_head\.", "a mask head"),
-    (r"roi_heads\.keypoint_head\.", "a keypoint head"),
-    (r"head\.cls_subnet\.", "a RetinaNet head"),
-    (r"sem_seg_head\.", "a semantic segmentation head"),
+    (r"\bbox_head\.\d", "cascaded box heads"),
+    (r"\bcls_score\.", "a box head"),
+    (r"\bmask_head\.", "a mask head"),
+    (r"\bkeypoint_head\.", "a keypoint head"),
+    (r"\bcls_subnet\.|^retnet_", "a RetinaNet head"),
+    (r"\bsem_seg_head\.", "a semantic segmentation head"),
 )
 
 
@@ -106,9 +107,13 @@ def _shape_in_file(need: BlobRequirement, layer: Layer) -> Shape:
 
 
 def _is_deeper(name: str, used: set[str]) -> bool:
-    """Answers whether an unused parameter is of a block of a stage that the network has, with fewer blocks."""
-    stage, dot, _ = name.partition(".conv")
-    return bool(dot and _BODY.match(f"{stage}.conv1.weight")) and f"{stage.rpartition('.')[0]}.0.conv1.weight" in used
+    """Answers whether an unused parameter is of a block that the network has no counterpart of, in a stage that it has."""
+    found = _BLOCK.search(name)
+    if found is None:
+        return False
+    here, first = (f".{found[1]}.{block}.conv1.weight" for block in (found[2], 0))
+    stage = [one for one in used if one.startswith("backbone.") and one.endswith(first)]
+    return bool(stage) and not any(one.endswith(here) for one in used)
 
 
 def _describe_faults(source: str, rows: list[Fault], tensors: Mapping[str, NDArray[Any]]) -> str:
@@ -133,7 +138,7 @@ def _describe_file(tensors: Mapping[str, NDArray[Any]]) -> str:
         if found:
             blocks[found[1]] = max(blocks.get(found[1], 0), int(found[2]) + 1)
     body = ", ".join(f"{stage} x {count}" for stage, count in sorted(blocks.items()))
-    parts = [title for pattern, title in _PARTS if any(re.match(pattern, name) for name in tensors)]
+    parts = [title for pattern, title in _PARTS if any(re.search(pattern, name) for name in tensors)]
     scores = next((tensor for name, tensor in tensors.items() if name.endswith("cls_score.weight")), None)
     if scores is not None and scores.ndim == 2:
         parts.append(f"{len(scores) - 1} classes")

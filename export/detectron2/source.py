@@ -11,16 +11,11 @@ from roiline.export.architecture import Architecture, DetectionHead
 from roiline.export.detectron.refusals import Refusals
 from roiline.export.detectron2.bodies import BodyPlan, read_body
 from roiline.export.detectron2.config import Detectron2Config
-from roiline.export.detectron2.heads import (
-    CASCADE_HEADS,
-    read_head,
-    read_keypoint_head,
-    read_mask_head,
-    read_retinanet,
-    read_rpn,
-    stage_weights,
-)
+from roiline.export.detectron2.heads import CASCADE_HEADS, read_head, stage_weights
 from roiline.export.detectron2.layers import Layer
+from roiline.export.detectron2.map_heads import read_keypoint_head, read_mask_head
+from roiline.export.detectron2.one_stage import read_retinanet
+from roiline.export.detectron2.proposals import read_rpn
 from roiline.export.map_heads import KeypointHead, MaskHead
 
 _TWO_STAGES, _PROPOSALS, _ONE_STAGE = "GeneralizedRCNN", "ProposalNetwork", "RetinaNet"

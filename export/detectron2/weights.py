@@ -99,6 +99,8 @@ def _is_affine(tensors: Mapping[str, NDArray[Any]]) -> bool:
 def match_endings(names: list[str], tensors: Mapping[str, NDArray[Any]], source: str) -> dict[str, NDArray[Any]]:
     """Returns arrays by the model's names: each takes the longest name of the file that it equals, or ends with after a dot.
 
+    What none of them takes keeps its own name.
+
     Raises:
         WeightError: one name of the file fits two of the model's.
     """
@@ -115,4 +117,4 @@ def match_endings(names: list[str], tensors: Mapping[str, NDArray[Any]], source:
             )
         taken[ending] = name
         matched[name] = tensors[ending]
-    return matched
+    return matched | {name: tensor for name, tensor in tensors.items() if name not in taken}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from roiline.core.errors import ConfigError, WeightError
 from roiline.core.spec import Conventions, DetectionRules, ImageRules, KeypointRules, MaskRules
@@ -74,28 +73,30 @@ def _read_architecture(state: StateReader, options: Options, *, proposals_only: 
     model = options.model
     body = read_resnet(state, options) if model.body == "resnet" else read_mobilenet(state)
     pyramid = read_pyramid(state, options, body)
-    parts: dict[str, Any] = {
-        "name": options.arch,
-        "body": body,
-        "pyramid": pyramid,
-        "rpn": None,
-        "head": None,
-        "detection": None,
-        "conventions": _conventions(),
-    }
+    trunk = Architecture(
+        name=options.arch,
+        body=body,
+        pyramid=pyramid,
+        rpn=None,
+        head=None,
+        detection=None,
+        conventions=_conventions(),
+    )
     if model.one_stage:
         retinanet = read_retinanet(state, options, pyramid)
-        return Architecture(**{**parts, "retinanet": retinanet, "detection": _one_stage_rules(options)})
-    parts["rpn"] = read_rpn(state, options, pyramid)
+        return replace(trunk, retinanet=retinanet, detection=_one_stage_rules(options))
+    proposer = replace(trunk, rpn=read_rpn(state, options, pyramid))
     if proposals_only:
-        return Architecture(**parts)
+        return proposer
     head = read_box_head(state, options, pyramid)
-    parts |= {"head": head, "detection": _two_stage_rules(options)}
-    if model.mask:
-        parts["mask_head"] = read_mask_head(state, options, pyramid, head.outputs.num_classes)
-    if model.keypoints:
-        parts["keypoint_head"] = read_keypoint_head(state, options, pyramid)
-    return Architecture(**parts)
+    classes = head.outputs.num_classes
+    return replace(
+        proposer,
+        head=head,
+        detection=_two_stage_rules(options),
+        mask_head=read_mask_head(state, options, pyramid, classes) if model.mask else None,
+        keypoint_head=read_keypoint_head(state, options, pyramid) if model.keypoints else None,
+    )
 
 
 def _explain_leftovers(state: StateReader, options: Options, *, proposals_only: bool) -> list[str]:

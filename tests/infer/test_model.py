@@ -194,6 +194,6 @@ def test_stages_that_were_open_are_closed_when_the_next_fails(export):
         return _Engine(closed, stage.outputs[0])
 
     with pytest.raises(EngineError, match="no memory"):
-        Stages(open_stage, spec, body_apart=True)
+        Stages(open_stage, lambda _: (), spec, body_apart=True)
     assert [stage.inputs for stage in opened] == [(), tuple(spec.seams["features"])]
     assert len(closed) == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_support import make_request, make_spec, result_bytes, write_model, write_pictures
+from run_support import GATE, make_request, make_spec, result_bytes, write_model, write_pictures
 from shared_data import shared_path
 
 from roiline.core.errors import DataError, ModelError, UsageError, WorkerError
@@ -292,11 +292,11 @@ sys.exit(run_dataset(request, progress=False).exit_code)
 
 @contextlib.contextmanager
 def started_job(
-    root: Path, out: Path, *, predictor: str = "open_slow", sign: str = "shards/*.shard", signs: int = 1
+    root: Path, out: Path, *, predictor: str = "open_gated", sign: str = "shards/*.shard", signs: int = 1
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A run of its own in a process group of its own, once the first files `sign` are in `out` (a shard)."""
     command = [sys.executable, "-c", JOB, str(root), str(out), predictor]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "ROILINE_TEST_GATE": str(out)}
     job = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE)
     try:
         limit = time.monotonic() + 60
@@ -353,6 +353,8 @@ def test_one_signal_finishes_what_is_under_way(
     with started_job(root, tmp_path) as job:
         workers = children_of(job.pid)
         os.killpg(job.pid, number)  # a terminal sends to the whole group
+        time.sleep(0.5)
+        (tmp_path / GATE).touch()
         _, log = job.communicate(timeout=60)
         assert job.returncode == 130, log.decode()
         assert b"run the same command again to go on" in log

@@ -109,6 +109,13 @@ def test_all_faults_are_listed_by_detectron2s_names(cfg, parameters, tmp_path):
     assert "res4 x 7" in message
 
 
+@pytest.mark.parametrize("prefix", ["", "backbone."])
+def test_a_deeper_body_is_another_one(prefix, cfg, parameters, tmp_path):
+    deeper = parameters | {f"{prefix}res4.6.conv1.weight": np.zeros((16, 32, 1, 1), np.float32)}
+    with pytest.raises(WeightError, match="a deeper body"):
+        export(cfg, deeper, tmp_path)
+
+
 def test_what_comes_after_detections_may_be_of_no_use(cfg, parameters, tmp_path):
     broken = parameters | {"roi_heads.mask_head.predictor.weight": np.full((3, 4, 1, 1), np.nan, np.float32)}
     report = export(cfg, broken, tmp_path)

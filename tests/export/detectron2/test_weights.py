@@ -62,7 +62,7 @@ def test_one_name_for_two_blobs():
 def test_the_longest_ending_wins():
     tensors = {"conv1.weight": np.zeros(1), "res2.conv1.weight": np.ones(1)}
     found = match_endings(["backbone.res2.conv1.weight", "backbone.stem.conv2.weight"], tensors, "x")
-    assert list(found) == ["backbone.res2.conv1.weight"]
+    assert set(found) == {"backbone.res2.conv1.weight", "conv1.weight"}
     assert found["backbone.res2.conv1.weight"] == 1
     with pytest.raises(WeightError, match=r"fits a\.conv1\.weight and b\.conv1\.weight"):
         match_endings(["a.conv1.weight", "b.conv1.weight"], {"conv1.weight": np.zeros(1)}, "x")

@@ -23,7 +23,8 @@ pytest.importorskip("torchvision", reason="torchvision is the judge")
 
 import torchvision_cases as cases  # noqa: E402  # it imports torch
 
-FEW_PROPOSALS = {"rpn_pre_nms_top_n_test": 100, "rpn_post_nms_top_n_test": 100}
+TWO_STAGE = {"rpn_pre_nms_top_n_test": 100, "rpn_post_nms_top_n_test": 100, "box_detections_per_img": 24}
+ONE_STAGE = {"detections_per_img": 24}
 SEEDS = {
     "fasterrcnn_resnet50_fpn": 0,
     "fasterrcnn_resnet50_fpn_v2": 0,
@@ -34,6 +35,9 @@ SEEDS = {
     "keypointrcnn_resnet50_fpn": 0,
     "retinanet_resnet50_fpn": 0,
     "retinanet_resnet50_fpn_v2": 0,
+    "resnet18": 0,
+    "resnext50_32x4d": 0,
+    "resnet50_group_norm": 0,
 }
 
 
@@ -46,11 +50,12 @@ def pictures():
 @pytest.mark.parametrize("arch", SEEDS)
 def test_detections_are_torchvisions(arch, pictures, tmp_path):
     classes = 2 if arch.startswith("keypoint") else 21
-    arguments = {"min_size": 320, "num_classes": classes, **({} if arch.startswith("retina") else FEW_PROPOSALS)}
+    arguments = {"min_size": 320, "num_classes": classes, **(ONE_STAGE if arch.startswith("retina") else TWO_STAGE)}
     model = cases.build_model(arch, pictures, seed=SEEDS[arch], **arguments)
     cfg, out = tmp_path / "options.yaml", tmp_path / "model.onnx"
     cfg.write_text("".join(f"{name}: {value}\n" for name, value in arguments.items()))
-    export_torchvision(arch, cases.save_state(model, tmp_path / "weights.pth"), out, cfg=cfg)
+    named = "fasterrcnn_resnet50_fpn" if arch in cases.BODIES else arch
+    export_torchvision(named, cases.save_state(model, tmp_path / "weights.pth"), out, cfg=cfg)
     expected = [cases.answer(model, picture) for picture in pictures]
     cases.disturb_weights(model)
     predictor = open_predictor(out, "detections", Device("cpu", threads=2))

@@ -60,6 +60,46 @@ def test_structures_are_derived_and_run(tmp_path, picture, variant):
     assert (found.boxes <= [120, 90, 120, 90]).all()
 
 
+def test_masks_and_keypoints_follow_the_detections(tmp_path, picture):
+    for arch, part in (("maskrcnn_resnet50_fpn", "mask"), ("keypointrcnn_resnet50_fpn", "keypoint")):
+        maker = StateMaker()
+        maker.pyramid(maker.resnet(basic=False))
+        maker.two_stage_heads(4)
+        if part == "mask":
+            maker.mask_head(4)
+        else:
+            maker.keypoint_head(5)
+        report = export(tmp_path, maker.tensors, arch=arch)
+        found = detect(report.path, picture)
+        assert len(found.scores) >= 5
+        if part == "mask":
+            assert report.spec.masks.resolution == 28
+            assert len(found.masks) == len(found.scores)
+            assert found.size_hw == (90, 120)
+        else:
+            assert report.spec.keypoints.count == 5
+            assert found.keypoints.shape == (len(found.scores), 4, 5)
+            low, high = found.boxes[:, :2, None], found.boxes[:, 2:, None]
+            assert (found.keypoints[:, :2] >= low - 1).all()
+            assert (found.keypoints[:, :2] <= np.maximum(high, low + 2) + 1).all()
+
+
+def test_a_one_stage_model_scores_the_background_too(tmp_path, picture):
+    maker = StateMaker()
+    maker.pyramid(maker.resnet(basic=False)[1:])
+    maker.one_stage_head(3)
+    text = "min_size: 96\nmax_size: 160\nscore_thresh: 0.7\ndetections_per_img: 60\n"
+    report = export(tmp_path, maker.tensors, arch="retinanet_resnet50_fpn", text=text)
+    found = detect(report.path, picture)
+    assert set(found.classes.tolist()) == {0, 1, 2}
+    assert 10 <= len(found.scores) <= 60
+    assert (np.diff(found.scores) <= 0).all()
+    assert found.scores.min() > 0.7
+    changed = detect(report.path, picture, RunOverrides(max_dets=8))
+    np.testing.assert_array_equal(changed.classes, found.classes[:8])
+    np.testing.assert_allclose(changed.boxes, found.boxes[:8], atol=1e-3)
+
+
 def test_the_same_inputs_give_the_same_bytes(tmp_path):
     first = export(tmp_path, thin_state()).path.read_bytes()
     assert export(tmp_path, thin_state()).path.read_bytes() == first
@@ -95,9 +135,9 @@ def test_statistics_are_folded_as_evaluation_computes_them(tmp_path):
 def test_frozen_norms_are_told_of_and_their_epsilon_can_be_set(tmp_path):
     tensors = {name: array for name, array in thin_state().items() if not name.endswith("num_batches_tracked")}
     report = export(tmp_path, tensors)
-    assert any("norm_eps: 0" in note for note in report.notes)
+    assert any("norm_eps: 0" in note for note in report.warnings)
     first = report.path.read_bytes()
-    assert export(tmp_path, tensors, text=OPTIONS + "norm_eps: 1.0e-5\n").notes == ()
+    assert export(tmp_path, tensors, text=OPTIONS + "norm_eps: 1.0e-5\n").warnings == ()
     assert export(tmp_path, tensors, text=OPTIONS + "norm_eps: 0\n").path.read_bytes() != first
 
 
@@ -160,7 +200,7 @@ def test_heads_that_a_model_does_without_are_noted(tmp_path):
     maker.two_stage_heads(4)
     maker.layer("roi_heads.mask_predictor.mask_fcn_logits", 4, 8, 1, 1)
     report = export(tmp_path, maker.tensors)
-    assert report.notes == ("the weights have mask head that this model does without (2 tensors)",)
+    assert report.warnings == ("the weights have mask head that this model does without (2 tensors)",)
     report = export(tmp_path, maker.tensors, task="proposals")
     assert report.spec.tasks == ("proposals",)
     assert report.spec.seams["images"] == ("data", "im_info", "im_size")
