@@ -1,8 +1,8 @@
 """An engine without a network: boxes and scores that follow from the pixels, so that a result tells which picture it came from.
 
 It opens any model file of ours, gives the outputs of the stage under their own names, and obeys the tensor contract (padding rows and a
-count, boxes in original pixels, scores descending). A tap is a few numbers a picture. Runs can be tried and tested with it in seconds and without a runtime; it is chosen
-by name only, never by `auto`.
+count, boxes in original pixels, scores descending). A tap is a few numbers a picture. Runs can be tried and tested with it in seconds
+and without a runtime; it is chosen by name only, never by `auto`.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ class FakeBackend:
         rows = [self._make_row(*row) for row in zip(feeds["data"], feeds["im_info"], feeds["im_size"], strict=True)]
         columns = [np.stack(column) for column in zip(*rows, strict=True)]
         boxes, scores, classes, count = columns
-        values = (
-            (boxes, scores, count) if self._kinds is _KINDS["proposals"] else (boxes, scores, classes, count)
-        )
+        values = (boxes, scores, count) if self._kinds is _KINDS["proposals"] else (boxes, scores, classes, count)
         first = boxes.reshape(len(boxes), -1)[:, :TAP_VALUES]
         return {**dict(zip(self._names, values, strict=True)), **{name: first + i for i, name in enumerate(self._taps)}}
 

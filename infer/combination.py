@@ -83,8 +83,10 @@ class CombinedPredictor(Predictor):
             _renumber(_finish(member, part), class_map)
             for member, part, class_map in zip(self._members, outputs.parts, self._class_maps, strict=True)
         ]
-        combined = [combine_detections(parts) for parts in zip(*answers, strict=True)]
-        return [replace(one, taps={**taps, **one.taps}) for one, taps in zip(combined, outputs.taps, strict=True)]
+        return [
+            replace(combine_detections(parts), taps=_join_taps([taps, *(part.taps for part in parts)]))
+            for taps, *parts in zip(outputs.taps, *answers, strict=True)
+        ]
 
     def close(self) -> None:
         """Gives every engine back."""
@@ -150,6 +152,10 @@ def check_models_taps(specs: Sequence[ModelSpec]) -> None:
         )
 
 
+def _join_taps(parts: Sequence[Taps]) -> Taps:
+    return {name: blob for part in parts for name, blob in part.items()}
+
+
 def _renumber(answers: Sequence[Detections], class_map: Int64) -> list[Detections]:
     """Returns detections with the first model's class numbers, still class by class."""
     renumbered = []
@@ -163,9 +169,9 @@ def _renumber(answers: Sequence[Detections], class_map: Int64) -> list[Detection
 def combine_detections(parts: Sequence[Detections]) -> Detections:
     """Returns the last model's boxes with the masks and the keypoints of the last model that gave any for this picture.
 
-    Where these are not the rows of the boxes, `mask_rows` and `keypoint_rows` are their own. Taps are those of all.
+    Where these are not the rows of the boxes, `mask_rows` and `keypoint_rows` are their own.
     """
-    combined = replace(parts[-1], taps={name: blob for part in parts for name, blob in part.taps.items()})
+    combined = parts[-1]
     for earlier in reversed(parts[:-1]):
         if not _gave(combined.masks) and _gave(earlier.masks):
             combined = replace(combined, masks=earlier.masks, mask_rows=earlier)

@@ -26,7 +26,9 @@ class Stages:
     the boxes.
     """
 
-    def __init__(self, open_stage: OpenStage, find_taps: FindTaps, spec: ModelSpec, *, body_apart: bool = False) -> None:
+    def __init__(
+        self, open_stage: OpenStage, find_taps: FindTaps, spec: ModelSpec, *, body_apart: bool = False
+    ) -> None:
         seams = spec.seams
         answers = tuple(seams["raw"] if "raw" in seams else seams["candidates"])
         self.heads: tuple[Head, ...] = tuple(head for head in _ROIS if head in seams)

@@ -88,12 +88,17 @@ def read_weights(path: str | Path) -> DetectronWeights:
         return found
 
     content = read_pickle(path, kind="weights file", error=WeightError, skip_key=is_momentum)
+    return weights_from_content(content, path, dropped_momentum=len(momentum))
+
+
+def weights_from_content(content: object, path: str | Path, *, dropped_momentum: int) -> DetectronWeights:
+    """Takes what the pickle at `path` holds, with momentum already passed over, as weights; see `read_weights`."""
     entries, cfg_text = _unwrap(content, str(path))
     notes: list[str] = []
     blobs = _collect_blobs(entries, str(path), notes)
     if not blobs:
-        raise WeightError(f"{path}: this weights file holds no parameters{' but momentum' if momentum else ''}")
-    return DetectronWeights(blobs, cfg_text, _hash_file(path), len(momentum), str(path), tuple(notes))
+        raise WeightError(f"{path}: this weights file holds no parameters{' but momentum' if dropped_momentum else ''}")
+    return DetectronWeights(blobs, cfg_text, _hash_file(path), dropped_momentum, str(path), tuple(notes))
 
 
 def derive_structure(blobs: Mapping[str, np.ndarray[Any, Any]]) -> Structure:

@@ -20,7 +20,7 @@ from roiline.core.files import sha256_of_file
 from roiline.core.pickles import read_pickle
 from roiline.core.signatures import HEAD_BYTES, recognise_content
 from roiline.export.checkpoints import read_checkpoint
-from roiline.export.detectron.weights import MOMENTUM_SUFFIX, read_weights
+from roiline.export.detectron.weights import MOMENTUM_SUFFIX, weights_from_content
 from roiline.export.detectron2.caffe2_names import convert_blobs
 
 _FOREIGN_AUTHOR = "Caffe2"
@@ -52,12 +52,18 @@ def read_parameters(path: Path) -> Parameters:
     if _is_torch_file(path):
         checkpoint = read_checkpoint(path)
         return Parameters(checkpoint.source, checkpoint.sha256, checkpoint.tensors, notes=checkpoint.notes)
-    content = read_pickle(
-        path, kind="weights file", error=WeightError, skip_key=lambda name: name.endswith(MOMENTUM_SUFFIX)
-    )
+    dropped: set[str] = set()
+
+    def is_momentum(name: str) -> bool:
+        found = name.endswith(MOMENTUM_SUFFIX)
+        if found:
+            dropped.add(name)
+        return found
+
+    content = read_pickle(path, kind="weights file", error=WeightError, skip_key=is_momentum)
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         return _read_zoo_file(content, path)
-    blobs = read_weights(path)
+    blobs = weights_from_content(content, path, dropped_momentum=len(dropped))
     note = "these weights are Detectron's; they were renamed as detectron2 does"
     tensors = convert_blobs(blobs.blobs, str(path))
     notes = (*blobs.notes, note)
