@@ -18,6 +18,7 @@ CANDIDATES = 100
 """How many pairs of a RoI (or an anchor) and a class shall score above the threshold in every picture, at least."""
 
 THRESHOLD = 0.05
+DRAWS = 60
 
 BODIES: dict[str, dict[str, Any]] = {
     "resnet18": {"backbone_name": "resnet18", "norm_layer": nn.BatchNorm2d},
@@ -55,7 +56,7 @@ def build_model(arch: str, pictures: list[np.ndarray], *, seed: int = 0, **argum
         model.eval()
         for stage in _output_layers(model):
             _spread_outputs(model, stage, pictures[0])
-        _lower_scores(model, pictures)
+        _separate_scores(model, pictures)
     return model
 
 
@@ -122,29 +123,43 @@ def _record(model: nn.Module, layers: list[nn.Module], picture: np.ndarray) -> l
     return [torch.cat(values) for values in said.values()]
 
 
-def _lower_scores(model: nn.Module, pictures: list[np.ndarray]) -> None:
-    """Sets a bias so that few candidates are above the threshold, `CANDIDATES` at least in every picture, and none is near it.
+def _separate_scores(model: nn.Module, pictures: list[np.ndarray]) -> None:
+    """Sets the biases of class scores: `CANDIDATES` are above the threshold in every picture, the best of them far from each other.
 
-    A candidate passes at a bias of its own: the more is added to its class's logit, or the less to the background's.
+    Noise moves logits by much the same amount everywhere, so of many draws the one is taken whose best logits are the farthest apart.
     """
-    if hasattr(model, "head"):
-        layer = model.head.classification_head.cls_logits
-        needed = [
-            torch.logit(torch.tensor(THRESHOLD)) - logits.flatten()
-            for picture in pictures
-            for logits in _record(model, [layer], picture)
-        ]
-        layer.bias.fill_(_choose_bias(needed))
-        return
-    layer = model.roi_heads.box_predictor.cls_score
+    one_stage = hasattr(model, "head")
+    layer = model.head.classification_head.cls_logits if one_stage else model.roi_heads.box_predictor.cls_score
+    recorded = [logits.double() for picture in pictures for logits in _record(model, [layer], picture)]
+    least = [_keep_highest(logits) for logits in recorded] if one_stage else recorded
+    add = _add_to_anchors if one_stage else _add_to_classes
+    draws = [torch.randn(len(layer.bias), dtype=torch.float64) * 0.7 for _ in range(DRAWS)]
+    biases = [add(least, draw) for draw in draws]
+    layer.bias.copy_(max(biases, key=lambda bias: min(_narrowest_gap(one, bias, one_stage=one_stage) for one in least)))
+
+
+def _keep_highest(logits: torch.Tensor) -> torch.Tensor:
+    """Returns logits (anchors, channels) with -inf for all but a few thousand."""
+    return torch.where(logits >= logits.flatten().topk(4000).values[-1], logits, -torch.inf)
+
+
+def _add_to_anchors(recorded: list[torch.Tensor], draw: torch.Tensor) -> torch.Tensor:
+    """Returns a draw raised or lowered so that enough candidates pass."""
+    threshold = torch.logit(torch.tensor(THRESHOLD, dtype=torch.float64))
+    return draw + _choose_bias([(threshold - logits - draw).flatten() for logits in recorded])
+
+
+def _add_to_classes(recorded: list[torch.Tensor], draw: torch.Tensor) -> torch.Tensor:
+    """Returns a draw with a background such that enough candidates pass."""
     needed = []
-    for picture in pictures:
-        (logits,) = _record(model, [layer], picture)
-        powers = logits.double().exp()
+    for logits in recorded:
+        powers = (logits + draw).exp()
         foreground = powers[:, 1:]
         most = ((foreground / THRESHOLD - foreground.sum(1, keepdim=True)) / powers[:, :1]).clamp(min=1e-9).log()
         needed.append(-most.flatten())
-    layer.bias[0] = -_choose_bias(needed)
+    bias = draw.clone()
+    bias[0] -= _choose_bias(needed)
+    return bias
 
 
 def _choose_bias(needed: list[torch.Tensor]) -> float:
@@ -154,6 +169,13 @@ def _choose_bias(needed: list[torch.Tensor]) -> float:
     above = every[every >= least][:20]
     widest = int((above[1:] - above[:-1]).argmax())
     return float(above[widest : widest + 2].mean())
+
+
+def _narrowest_gap(logits: torch.Tensor, bias: torch.Tensor, *, one_stage: bool) -> float:
+    """Returns the least distance between the best scores, as logits."""
+    scores = (logits + bias).sigmoid() if one_stage else (logits + bias).softmax(1)[:, 1:]
+    best = scores.flatten().topk(40).values.logit()
+    return float((best[:-1] - best[1:]).min())
 
 
 def answer(model: nn.Module, picture: np.ndarray) -> EagerAnswer:

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 
 from roiline.core.errors import ModelError
-from roiline.engines.model_file import cut_model, read_spec
+from roiline.engines.model_file import cut_model, find_dependents, read_spec
 from roiline.engines.protocol import Stage
 from roiline.engines.registry import open_engine
 
@@ -56,7 +56,9 @@ def test_an_onnx_file_of_somebody_else(tmp_path):
         read_spec(path)
 
 
-@pytest.mark.parametrize("change", ["{", '{"format_version": 99}', '{"format_version": 1}', "[]", "null", '"x"', "[" * 100000])
+@pytest.mark.parametrize(
+    "change", ["{", '{"format_version": 99}', '{"format_version": 1}', "[]", "null", '"x"', "[" * 100000]
+)
 def test_a_damaged_spec(change, digits_model, tmp_path):
     model = onnx.load(str(digits_model))
     model.metadata_props[0].value = change
@@ -104,3 +106,19 @@ def test_a_cut_keeps_only_what_it_needs(digits_model):
     assert [node.op_type for node in cut.graph.node] == ["Conv", "Relu"]
     assert [info.name for info in cut.graph.input] == ["data"]
     assert len(cut.graph.initializer) == 2
+
+
+def test_what_is_computed_from_a_tensor_is_found(digits_model):
+    seams = read_spec(digits_model).seams
+    rois, _, scores, _ = seams["raw"]
+    asked = ("boxes", scores, "unheard of", rois, *seams["features"], *seams["proposals"])
+    assert find_dependents(digits_model, asked, [rois]) == ("boxes", scores, rois)
+    assert find_dependents(digits_model, asked, ["data"]) == tuple(name for name in asked if name != "unheard of")
+    assert find_dependents(digits_model, asked, []) == ()
+
+
+def test_what_depends_on_what_is_only_known_of_whole_files(tmp_path):
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(b"\x08\x0a\x3a\x7f")
+    with pytest.raises(ModelError, match="not a whole ONNX file"):
+        find_dependents(path, ["boxes"], ["data"])

@@ -22,7 +22,6 @@ def rules(scale, max_size, order="BGR"):
     return ImageRules(order, means, stds, scale, max_size, "detectron2", 32, "apply", extent="resized")
 
 
-@pytest.mark.golden
 @pytest.mark.parametrize("index", range(8))
 def test_pillows_bits(index):
     name = f"resize_uint8_{index:03d}"
@@ -38,7 +37,6 @@ def test_pillows_bits(index):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.golden
 def test_sizes():
     with np.load(shared_path(f"{FOLDER}/ops.npz")) as arrays:
         sizes, limits, expected = (arrays[f"output_shape_000/{key}"] for key in ("in/hw", "in/min_max", "out/new_hw"))

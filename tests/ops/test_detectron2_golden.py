@@ -27,8 +27,6 @@ from roiline.ops.retinanet_output import RETINANET_OUTPUT
 from roiline.ops.roi_pool import MULTILEVEL_ROI_POOL
 from roiline.ops.suppression import suppress_boxes
 
-pytestmark = pytest.mark.golden
-
 CLIP = math.log(1000 / 16)
 NO_OFFSETS = {"size_offset": 0.0, "corner_offset": 0.0, "delta_clip": CLIP}
 LEVELS = {"size_offset": 0.0, "level_epsilon": 1e-8}

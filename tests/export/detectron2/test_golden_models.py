@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from detectron2_cases import build_detectron2_case, digest_of, make_batch, recipe_of
-from shared_data import shared_path
+from detectron2_cases import FOLDER, build_detectron2_case, digest_of, make_batch, recipe_of
+from shared_data import shared_files, shared_path
 
 from roiline.core.rle import decode_rle
 from roiline.engines.protocol import Device
@@ -20,25 +20,16 @@ from roiline.infer.request import RunOverrides
 
 BOX, SCORE, KEYPOINT = 0.01, 1e-4, 0.01
 
-DETECTORS = [
-    "faster_R18_FPN_a",
+QUICK = [
     "faster_X101_FPN_a",
-    "faster_R50_FPN_bn_b",
-    "faster_R50_FPN_rgb_a",
-    "faster_R50_FPN_agnostic_b",
-    "faster_R50_FPN_roipool_a",
-    "faster_R50_FPN_roialign_b",
-    "faster_R50_C4_batch2_b",
     "faster_R50_DC5_b",
     "fast_R50_FPN_a",
     "mask_R50_C4_b",
-    "mask_R50_FPN_gn_a",
-    "mask_R50_FPN_empty",
-    "keypoint_R50_FPN_empty",
-    "retinanet_R50_FPN_b",
-    "converted_mask_R50_FPN",
+    "mask_R50_FPN_batch2_a",
+    "converted_keypoint_R50_FPN",
 ]
-HOST_CASES = ["keypoint_R50_FPN_a", "cascade_mask_R50_FPN_a", "retinanet_R50_FPN_a"]
+HOST_CASES = ["keypoint_R50_FPN_a", "cascade_mask_R50_FPN_a", "retinanet_R50_FPN_b"]
+EVERY = shared_files(f"{FOLDER}/*_*.json")
 
 
 def _export(name, folder):
@@ -53,14 +44,23 @@ def _run(case, report, overrides=None):
     return answers
 
 
-@pytest.mark.golden
-@pytest.mark.parametrize("name", DETECTORS)
+@pytest.mark.parametrize("name", QUICK)
 def test_detections_are_the_originals(name, tmp_path):
     case, report = _export(name, tmp_path)
     _compare(case, _run(case, report))
 
 
 @pytest.mark.golden
+@pytest.mark.parametrize("path", EVERY)
+def test_every_case(path, tmp_path):
+    case, report = _export(path.stem, tmp_path)
+    answers = _run(case, report)
+    if report.spec.tasks == ("proposals",):
+        _compare_proposals(case, answers[0])
+    else:
+        _compare(case, answers)
+
+
 @pytest.mark.parametrize("name", HOST_CASES)
 def test_the_host_detects_alike(name, tmp_path):
     case, report = _export(name, tmp_path)
@@ -99,16 +99,17 @@ def _compare_keypoints(case, image, answer):
     np.testing.assert_allclose(answer.keypoints[:, 3], expected[..., 2], atol=SCORE, rtol=0)
 
 
-@pytest.mark.golden
-@pytest.mark.parametrize("name", ["rpn_R50_C4_a", "rpn_R50_FPN_b"])
-def test_proposals_are_the_originals(name, tmp_path):
-    case, report = _export(name, tmp_path)
+def test_proposals_are_the_originals(tmp_path):
+    case, report = _export("rpn_R50_FPN_b", tmp_path)
     (answer,) = _run(case, report)
+    _compare_proposals(case, answer)
+
+
+def _compare_proposals(case, answer):
     np.testing.assert_allclose(answer.boxes, case.expect("post_proposal_boxes", 0), atol=BOX, rtol=0)
     np.testing.assert_allclose(answer.scores, case.expect("post_objectness_logits", 0), atol=SCORE, rtol=0)
 
 
-@pytest.mark.golden
 def test_a_detector_is_cut_at_its_proposals(tmp_path):
     case = build_detectron2_case("mask_R50_FPN_a", tmp_path)
     report = export_detectron2(case.cfg, case.weights, tmp_path / "rpn.onnx", task="proposals")
@@ -121,7 +122,6 @@ def test_a_detector_is_cut_at_its_proposals(tmp_path):
     np.testing.assert_allclose(answer.scores, case.expect("objectness_logits", 0), atol=SCORE, rtol=0)
 
 
-@pytest.mark.golden
 def test_real_files_give_one_model(tmp_path):
     folder = shared_path("golden/detectron2/e2e")
     cfg = folder / "tiny_mask_R50_FPN.yaml"
@@ -133,7 +133,7 @@ def test_real_files_give_one_model(tmp_path):
     _compare_masks(case, 0, answer)
 
 
-@pytest.mark.golden
+@pytest.mark.torch
 @pytest.mark.parametrize("ending", ["pth", "legacy.pth"])
 def test_a_checkpoint_of_torch_gives_the_same_model(ending, tmp_path):
     pytest.importorskip("torch", reason="opening a .pth needs PyTorch")
@@ -148,7 +148,6 @@ def test_a_checkpoint_of_torch_gives_the_same_model(ending, tmp_path):
     assert graphs[0] == graphs[1]
 
 
-@pytest.mark.golden
 @pytest.mark.parametrize("name", ["faster_R50_FPN_b", "mask_R50_FPN_batch2_a"])
 def test_pictures_are_resized_to_the_bit(name, tmp_path):
     case, report = _export(name, tmp_path)
@@ -162,10 +161,8 @@ def test_pictures_are_resized_to_the_bit(name, tmp_path):
     assert list(make_batch(case, report.spec).pixels.shape) == case.info["input_padded_shape"]
 
 
-@pytest.mark.golden
-@pytest.mark.parametrize("name", ["converted_keypoint_R50_FPN"])
-def test_detectron_weights_become_the_parameters_that_detectron2_makes_of_them(name, tmp_path):
-    case = build_detectron2_case(name, tmp_path)
+def test_detectron_weights_become_the_parameters_that_detectron2_makes_of_them(tmp_path):
+    case = build_detectron2_case("converted_keypoint_R50_FPN", tmp_path)
     stored = read_parameters(case.weights)
     assert stored.by_ending
     assert stored.affine
