@@ -130,14 +130,12 @@ def test_every_image_has_a_file_with_every_blob(reference: dict[str, bytes], roo
 
 def test_a_model_without_taps_leaves_no_folder(root: Path, tmp_path: Path) -> None:
     model = write_model(tmp_path / "plain.onnx")
-    run_dataset(make_request(root, tmp_path / "out", model=model), progress=False)
+    run_dataset(make_request(root, tmp_path / "out", model=model, limit=4), progress=False)
     assert not (tmp_path / "out" / "taps").exists()
     assert not list((tmp_path / "out" / "shards").glob("*.taps"))
 
 
-@pytest.mark.parametrize(
-    ("workers", "batch_size", "mode"), [(2, 4, "exact"), (1, 64, "exact"), (1, 1, "padded")], ids=str
-)
+@pytest.mark.parametrize(("workers", "batch_size", "mode"), [(2, 4, "exact"), (1, 1, "padded")], ids=str)
 def test_workers_and_batches_change_no_byte(
     root: Path, tmp_path: Path, reference: dict[str, bytes], workers: int, batch_size: int, mode: str
 ) -> None:
