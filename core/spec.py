@@ -295,7 +295,9 @@ class ModelSpec:
             ModelError: the model was exported without a configuration, which would say so.
         """
         if self.images is None:
-            raise ModelError("this model says nothing of pictures: it was exported without a configuration (--cfg), and runs over none")
+            raise ModelError(
+                "this model says nothing of pictures: it was exported without a configuration (--cfg), and runs over none"
+            )
         return self.images
 
     def to_json(self) -> str:

@@ -68,7 +68,9 @@ class HostPredictor(Predictor):
         )
         self._box_passes = list_passes(boxes.passes, spec.image_rules) if boxes else ()
         self._mask_passes = list_passes(masks.passes, spec.image_rules) if masks and "masks" in spec.seams else ()
-        self._map_passes = list_passes(keypoints.passes, spec.image_rules) if keypoints and "keypoints" in spec.seams else ()
+        self._map_passes = (
+            list_passes(keypoints.passes, spec.image_rules) if keypoints and "keypoints" in spec.seams else ()
+        )
         self.needs_pictures = bool(self._box_passes or self._mask_passes or self._map_passes)
         self._plus_one = float(spec.conventions.plus_one)
         body_apart = bool(self._mask_passes or self._map_passes)

@@ -112,9 +112,7 @@ class OpenedModel:
             raise UsageError(f"expected proposals for each of {len(images)} pictures, got them for {len(every)}")
         return [self._answer_one(task, image, index, every[index]) for index, image in enumerate(images)]
 
-    def _answer_one(
-        self, task: Task, image: UInt8, image_id: ImageId, proposals: Float32 | None
-    ) -> Result:
+    def _answer_one(self, task: Task, image: UInt8, image_id: ImageId, proposals: Float32 | None) -> Result:
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             got = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
             raise UsageError(f"a picture is a BGR array (H, W, 3) of uint8, as cv2.imread gives it; got {got}")

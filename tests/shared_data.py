@@ -22,5 +22,9 @@ def shared_files(pattern: str) -> list[object]:
     """Returns pytest parameters: the paths matching a glob below the folder, or one skipped parameter where there are none."""
     paths = sorted(_ROOT.glob(pattern))
     if not paths:
-        return [pytest.param(None, marks=pytest.mark.skip(reason=f"shared test data `{pattern}` is not beside this checkout"))]
+        return [
+            pytest.param(
+                None, marks=pytest.mark.skip(reason=f"shared test data `{pattern}` is not beside this checkout")
+            )
+        ]
     return [pytest.param(path, id=path.name.split(".")[0]) for path in paths]

@@ -80,7 +80,9 @@ def test_files_that_are_missing(export, tmp_path):
     assert "gone.pkl" in export(code=3, weights=tmp_path / "gone.pkl")
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2]", "MODEL: [", "MODEL: {TYPO: 1}", "!!python/object/apply:os.system ['x']", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "[1, 2]", "MODEL: [", "MODEL: {TYPO: 1}", "!!python/object/apply:os.system ['x']", "\x00"]
+)
 def test_configurations_that_are_none(text, export, tmp_path):
     path = tmp_path / "cfg.yaml"
     path.write_text(text)
@@ -133,7 +135,12 @@ def test_models_that_are_none(digits, tmp_path):
     [
         (["gone.json"], "gone.json"),
         (["annotations.json", "--images", "nowhere"], "nowhere"),
-        (["empty", ], "empty"),
+        (
+            [
+                "empty",
+            ],
+            "empty",
+        ),
         (["broken.json", "--images", "."], "broken.json"),
         (["list.json", "--images", "."], "list.json"),
     ],
@@ -171,13 +178,17 @@ def test_odd_pictures(digits_model, tmp_path):
     failed = {row["image_id"] for row in json.loads((tmp_path / "out" / "failed.json").read_text())["failed"]}
     assert {"zero-byte.jpg", "corrupt-header.jpg", "decompression_bomb.gif", "truncated_image.png"} <= failed
     found = read_pickle(tmp_path / "out" / "rpn_proposals.pkl")
-    assert len(found["boxes"]) == len(list(folder.iterdir())) - sum(p.suffix in (".md", ".csv") for p in folder.iterdir())
+    assert len(found["boxes"]) == len(list(folder.iterdir())) - sum(
+        p.suffix in (".md", ".csv") for p in folder.iterdir()
+    )
     assert all(len(boxes) == 0 for boxes, name in zip(found["boxes"], found["ids"], strict=True) if name in failed)
 
 
 def test_a_gpu_where_there_is_none(digits, digits_model, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "no NVIDIA driver" in run("detect", digits_model, digits / "pictures", "-o", tmp_path, "--gpus", "0-3", code=5)
+    assert "no NVIDIA driver" in run(
+        "detect", digits_model, digits / "pictures", "-o", tmp_path, "--gpus", "0-3", code=5
+    )
 
 
 def test_wrong_calls(digits, digits_model, tmp_path):
@@ -190,7 +201,17 @@ def test_wrong_calls(digits, digits_model, tmp_path):
 
 
 def test_help_and_version():
-    for command in ([], ["export"], ["export", "detectron"], ["proposals"], ["detect"], ["merge"], ["status"], ["evaluate"], ["draw"]):
+    for command in (
+        [],
+        ["export"],
+        ["export", "detectron"],
+        ["proposals"],
+        ["detect"],
+        ["merge"],
+        ["status"],
+        ["evaluate"],
+        ["draw"],
+    ):
         assert "Usage" in run(*command, "--help")
     assert "roiline" in run("--version")
 
@@ -211,7 +232,12 @@ def test_a_finished_run_is_left_as_it_is(digits, digits_model, tmp_path):
 def test_overrides_change_answers_on_the_host(digits, digits_model, tmp_path):
     data = (digits / "annotations.json", "--images", digits / "pictures", "--limit", 4)
     counts = {}
-    for name, extra in {"own": (), "same": ("--max-dets", 100), "few": ("--max-dets", 3), "sure": ("--score-thresh", 0.9)}.items():
+    for name, extra in {
+        "own": (),
+        "same": ("--max-dets", 100),
+        "few": ("--max-dets", 3),
+        "sure": ("--score-thresh", 0.9),
+    }.items():
         out = tmp_path / name
         run("detect", digits_model, *data, "-o", out, "--cpu-workers", 1, *extra)
         rows = json.loads((out / "bbox_results.json").read_text())

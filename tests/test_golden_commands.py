@@ -83,12 +83,15 @@ def _locate(data):
     return [part if part.startswith("--") or part == "test" else shared_path(part) for part in data]
 
 
-@pytest.mark.parametrize(("command", "model", "task", "data"), [
-    ("detect", "bccd", "box", COCO),
-    ("detect", "bccd", "box", VOC),
-    ("proposals", "bccd_rpn", "box_proposal", COCO),
-    ("proposals", "bccd_rpn", "box_proposal", VOC),
-])
+@pytest.mark.parametrize(
+    ("command", "model", "task", "data"),
+    [
+        ("detect", "bccd", "box", COCO),
+        ("detect", "bccd", "box", VOC),
+        ("proposals", "bccd_rpn", "box_proposal", COCO),
+        ("proposals", "bccd_rpn", "box_proposal", VOC),
+    ],
+)
 def test_trained_model_has_the_originals_accuracy(blood_cells, tmp_path, command, model, task, data):
     located = _locate(data)
     names = ["--classes", "RBC,WBC,Platelets"] if data is VOC else []

@@ -77,7 +77,9 @@ def _assert_same_masks(expected, answer):
             continue
         theirs, mine = decode_rle(counts, height, width), decode_rle(ours, height, width)
         union = np.logical_or(theirs, mine).sum()
-        assert np.logical_xor(theirs, mine).sum() <= MOST_MASK_PIXELS or np.logical_and(theirs, mine).sum() / union > 0.99
+        assert (
+            np.logical_xor(theirs, mine).sum() <= MOST_MASK_PIXELS or np.logical_and(theirs, mine).sum() / union > 0.99
+        )
 
 
 def _assert_same_keypoints(expected, answer):

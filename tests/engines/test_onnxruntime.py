@@ -27,7 +27,10 @@ def test_names_are_resolved():
 
 def test_threads_and_batch_size_change_no_bit(digits_model):
     feeds = _feeds(images=3)
-    with open_engine(digits_model, device=Device(threads=1)) as one, open_engine(digits_model, device=Device(threads=2)) as two:
+    with (
+        open_engine(digits_model, device=Device(threads=1)) as one,
+        open_engine(digits_model, device=Device(threads=2)) as two,
+    ):
         expected = one.run(feeds)
         for name, array in two.run(feeds).items():
             np.testing.assert_array_equal(array, expected[name])

@@ -323,6 +323,7 @@ LIMIT = FormCase(
     _answer_limit,
 )
 
+
 def _feed_dense(rng, rows, attributes):
     """Makes two levels of maps; their size grows with the rows, which are otherwise not used."""
     images, shapes = len(rows), ((5, 6), (2, 3)) if max(rows) > 1 else ((1, 1), (1, 1))
