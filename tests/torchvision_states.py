@@ -123,7 +123,7 @@ class StateMaker:
         ):
             for index in range(2):
                 self.layer(f"head.{head}_head.conv.{index}.0", channels, channels, 3, 3)
-            self.layer(f"head.{head}_head.{last}", rows, channels, 3, 3, gain=1.0 if rows > 4 * anchors else 0.2)
+            self.layer(f"head.{head}_head.{last}", rows, channels, 3, 3, gain=4.0 if head == "classification" else 0.2)
 
 
 def thin_state(*, basic: bool = False, norm: str = "batch", classes: int = 4, depth: int = 1) -> dict[str, np.ndarray]:

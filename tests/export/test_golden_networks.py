@@ -43,9 +43,6 @@ ON_THE_HOST = ("_tta", "softnms", "_vote", "aug_", "nmsoks")
 """Cases whose answers a run makes on the host from the network's seams."""
 NO_PICTURE = {"retinanet_R50_FPN_default"}
 """Its picture is not among the stored files."""
-UNSETTLED = {"faster_R50_C4_roipool_a": 3, "faster_R50_C4_roipool_b": 2, "mask_R50_FPN_roipool_a": 1}
-"""How many detections may be others than the original's: RoIs that cover the same cells have the same pooled maxima, thus equal scores, and
-which of them stays was decided by the order that numpy's quicksort leaves equal values in; a graph takes the later one."""
 BLOB_TOLERANCE = 2e-4
 
 
@@ -71,8 +68,9 @@ def _given_rois(case: ModelCase, spec: ModelSpec, scale: float) -> dict[str, np.
 def _run(case: ModelCase, folder: Path) -> tuple[ModelSpec, dict[str, np.ndarray]]:
     """Exports the case with every blob tapped that the original's record has too, and runs it."""
     config = load_config(case.cfg, case.overrides)
-    blobs = write_network(architecture_from_config(config, proposals_only=False), {}).graph.blobs
-    if case.name in UNSETTLED:
+    network = write_network(architecture_from_config(config, proposals_only=False), {})
+    blobs = network.graph.blobs
+    if network.conventions.ties == "quicksort" and "boxes" in blobs:
         blobs = blobs[: blobs.index("boxes")]  # what follows the detections stands in their order
     taps = [name for name in map(str, case.expected.get("stat_names", ())) if name in blobs]
     spec = export_detectron(case.cfg, case.weights, folder / "m.onnx", overrides=case.overrides, taps=taps).spec
@@ -107,14 +105,12 @@ def _check_blobs(case: ModelCase, got: dict[str, np.ndarray]) -> None:
 
 
 def _check_detections(case: ModelCase, spec: ModelSpec, got: dict[str, np.ndarray]) -> None:
+    if spec.conventions.ties == "quicksort":
+        return  # a run finishes such models on the host (tests/test_golden_models.py): a graph cannot know the sort's order
     expected = case.expected["dets_x1y1x2y2_score_class"]
     boxes, scores, classes, count = (got[name] for name in spec.seams["detections"])
     assert count[0] == len(expected)
     rows = np.concatenate([boxes[0], scores[0][:, None], classes[0][:, None]], axis=1)[: count[0]]
-    if case.name in UNSETTLED:
-        near = np.abs(rows[:, None] - expected[None]).max(axis=2).min(axis=0) < BOX_TOLERANCE
-        assert np.count_nonzero(~near) <= UNSETTLED[case.name]
-        return
     np.testing.assert_array_equal(rows[:, 5], expected[:, 5])
     np.testing.assert_allclose(rows[:, :4], expected[:, :4], atol=BOX_TOLERANCE, rtol=0)
     np.testing.assert_allclose(rows[:, 4], expected[:, 4], atol=SCORE_TOLERANCE, rtol=0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import astuple
 from types import SimpleNamespace
 
 import numpy as np
@@ -123,7 +124,7 @@ def test_every_blob_is_what_its_layer_should_give(variant):
     expected = {}
     for level in MAPS:
         expected |= _compute_level(head, blobs, level, feeds[f"feature_{level}"])
-    got = _run(g, blobs, feeds, [*expected, *tensors.candidates, *tensors.detections])
+    got = _run(g, blobs, feeds, [*expected, *tensors.candidates, *astuple(tensors.detections)])
     for name, array in expected.items():
         np.testing.assert_allclose(got[name], array, atol=1e-5, rtol=0, err_msg=name)
     foreground = [got[f"retnet_cls_prob_fpn{level}"] for level in MAPS]
@@ -147,7 +148,7 @@ def test_every_blob_is_what_its_layer_should_give(variant):
         *(got[name] for name in tensors.candidates), num_classes=K, score_thresh=0.05, nms_thresh=0.5, max_dets=15
     )
     assert got["count"].tolist() == [15, 15]
-    for name, array in zip(tensors.detections, detections, strict=True):
+    for name, array in zip(astuple(tensors.detections), detections, strict=True):
         np.testing.assert_array_equal(got[name], array, err_msg=name)
 
 
@@ -178,7 +179,7 @@ def test_the_graph_passes_the_checker():
     kinds = {"boxes": TensorProto.FLOAT, "scores": TensorProto.FLOAT}
     outputs = [
         helper.make_tensor_value_info(name, kinds.get(name, TensorProto.INT64), [None] * rank)
-        for name, rank in zip(tensors.detections, (3, 2, 2, 1), strict=True)
+        for name, rank in zip(astuple(tensors.detections), (3, 2, 2, 1), strict=True)
     ]
     spec = SimpleNamespace(architecture="head", to_json=lambda: "{}", taps=())
     onnx.checker.check_model(g.finish(spec, _make_blobs(g), inputs, outputs), full_check=True)
