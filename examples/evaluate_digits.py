@@ -88,11 +88,12 @@ def _propose(
     for level in network.RPN_LEVELS:
         logits, deltas = network.compute_rpn(blobs, features[level])
         scores = torch.sigmoid(logits[0])
-        top, rows = scores.topk(min(int(test["RPN_PRE_NMS_TOP_N"]), len(scores)))
+        # Scores near one are often equal; a stable order lets the first of them win, as roiline does.
+        rows = torch.sort(scores, descending=True, stable=True).indices[: int(test["RPN_PRE_NMS_TOP_N"])]
         anchors = network.generate_anchors(level, *features[level].shape[2:])[rows]
         decoded = network.decode_boxes(anchors, deltas[0, rows][:, None], network.RPN_REG_WEIGHTS)[:, 0]
         boxes = network.clip_boxes(decoded, *map(float, size_hw))
-        candidates = torch.cat([boxes, top[:, None]], dim=1).numpy()
+        candidates = torch.cat([boxes, scores[rows, None]], dim=1).numpy()
         kept = suppress_boxes(candidates, test["RPN_NMS_THRESH"])[: int(test["RPN_POST_NMS_TOP_N"])]
         rows_of_levels.append(candidates[kept])
     merged = np.concatenate(rows_of_levels)

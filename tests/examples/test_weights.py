@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
+pytest.importorskip("roiline.examples", reason="a wheel holds no examples")
+
 from roiline.examples.make_pictures import CLASS_NAMES
 from roiline.examples.weight_pickle import encode_weights
 
