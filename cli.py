@@ -5,20 +5,28 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from roiline import __version__
-from roiline.core.errors import EXIT_BUG, EXIT_DONE, EXIT_INPUT, EXIT_INTERRUPTED, RoilineError, UsageError
+from roiline.core.errors import EXIT_BUG, EXIT_DONE, EXIT_ENGINE, EXIT_INPUT, EXIT_INTERRUPTED, RoilineError, UsageError
+from roiline.core.files import check_output, read_input
 
 LOG = logging.getLogger("roiline")
 F = TypeVar("F", bound=Callable[..., Any])
-PATH = click.Path(path_type=Path)
+PATH = click.Path(
+    path_type=Path, readable=False
+)  # what opens a file says why it cannot, with the exit code of its kind
+MESSAGE_LIMIT = 16_000
+_NAMES_LIMIT = 1 << 24
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -36,41 +44,84 @@ class LoggedCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; ends the process with the exit code of its error, if there is one."""
-        options = {name: ctx.params.pop(name) for name in ("verbose", "quiet", "log_file", "debug")}
+        options = {name: ctx.params.pop(name) for name in ("verbose", "quiet", "log_file")}
+        debug = ctx.params.pop("debug")
         try:
-            with _logging(options["verbose"], options["quiet"] and not options["verbose"], options["log_file"]):
+            with _interrupted_by_sigterm(), _logging(ctx.params, **options):
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit):
             raise
-        except RoilineError as error:
-            _show(f"roiline {ctx.command.name}: {error}", debug=options["debug"])
-            ctx.exit(error.exit_code)
-        except KeyboardInterrupt:
-            _show(f"roiline {ctx.command.name}: interrupted", debug=options["debug"])
-            ctx.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
             sys.stdout = None  # whoever read our output has gone; nothing is left to say
-            ctx.exit(0)
-        except Exception as error:
-            _show(
-                f"roiline {ctx.command.name}: a fault in roiline itself: {type(error).__name__}: {error}\n"
-                "  (run again with --debug and report what it shows)",
-                debug=options["debug"],
-            )
-            ctx.exit(EXIT_BUG)
+            ctx.exit(EXIT_DONE)
+        except (KeyboardInterrupt, Exception) as error:
+            message, code = _explain(error)
+            _show(f"{_command_path(ctx)}: {message}", debug=debug)
+            ctx.exit(code)
+
+
+def _command_path(ctx: click.Context) -> str:
+    """Returns the command as people write it, "roiline export detectron", whatever the program file is called."""
+    if ctx.parent is None:
+        return "roiline"
+    return f"{_command_path(ctx.parent)} {ctx.command.name}"
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    """Returns what to say of an error that ended a command, and the exit code."""
+    if isinstance(error, RoilineError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", EXIT_INTERRUPTED
+    if isinstance(error, OSError) and error.strerror:
+        if error.filename is None:
+            _give_up_full_output()
+            return f"could not go on: {error.strerror}", EXIT_ENGINE
+        return f"{error.filename}: {error.strerror}", EXIT_INPUT
+    return (
+        f"a fault in roiline itself: {type(error).__name__}: {error}\n"
+        "  (run again with --debug and report what it shows)",
+        EXIT_BUG,
+    )
+
+
+def _give_up_full_output() -> None:
+    """Drops what standard output could not take; else Python would try again at its end, and end with a code of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = None
 
 
 def _show(message: str, *, debug: bool) -> None:
     if debug:
         traceback.print_exc()
-    click.echo(message, err=True)
+    if len(message) > MESSAGE_LIMIT:
+        message = f"{message[:MESSAGE_LIMIT]}\n  .. and {len(message) - MESSAGE_LIMIT} characters more"
+    with contextlib.suppress(OSError):  # a closed or full stderr; the exit code still says it
+        click.echo(message, err=True)
 
 
 @contextlib.contextmanager
-def _logging(verbose: bool, quiet: bool, log_file: Path | None) -> Iterator[None]:
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Makes SIGTERM what Ctrl-C is, so that it leaves no temporary files; only the main thread may, elsewhere it stays as it is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _logging(given: Mapping[str, Any], *, verbose: bool, quiet: bool, log_file: Path | None) -> Iterator[None]:
+    """Sends the log where the options say; `given` are the command's own arguments, none of which may be the log file."""
     LOG.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if log_file is not None:
+        _check_log_file(log_file, given)
         try:
             handlers.append(logging.FileHandler(log_file, encoding="utf-8"))
         except OSError as error:
@@ -84,6 +135,14 @@ def _logging(verbose: bool, quiet: bool, log_file: Path | None) -> Iterator[None
         for handler in handlers:
             LOG.removeHandler(handler)
             handler.close()
+
+
+def _check_log_file(log_file: Path, given: Mapping[str, Any]) -> None:
+    values = [one for value in given.values() for one in (value if isinstance(value, tuple) else (value,))]
+    for value in values:
+        given_file = isinstance(value, str | Path) and os.path.isfile(value) and os.path.isfile(log_file)
+        if given_file and os.path.samefile(log_file, value):
+            raise UsageError(f"--log-file {log_file}: is a file that this command was given; name another")
 
 
 @click.group(context_settings=CONTEXT)
@@ -152,7 +211,7 @@ def export_detectron_command(cfg: Path, weights: Path, out: Path, classes: str |
     """Export a model of Detectron or of a fork of it, with Detectron's conventions."""
     from roiline.export.detectron.exporter import export_detectron
 
-    options["class_names"] = None if classes is None else read_class_names(classes)
+    options["class_names"] = _name_classes(classes, out)
     _show_export(export_detectron(cfg, weights, out, **options))
 
 
@@ -169,7 +228,7 @@ def export_caffe2_command(
     """Export a Caffe2 NetDef pair; inputs and outputs of the model are the net's own, by name."""
     from roiline.export.caffe2.exporter import export_caffe2
 
-    names = None if classes is None else read_class_names(classes)
+    names = _name_classes(classes, out)
     report = export_caffe2(net, init, out, cfg=cfg, overrides=overrides, class_names=names)
     _show_export(report)
 
@@ -183,7 +242,7 @@ def export_detectron2_command(cfg: Path, weights: Path, out: Path, classes: str 
     """Export a detectron2 model, with detectron2's conventions."""
     from roiline.export.detectron2.exporter import export_detectron2
 
-    options["class_names"] = None if classes is None else read_class_names(classes)
+    options["class_names"] = _name_classes(classes, out)
     _show_export(export_detectron2(cfg, weights, out, **options))
 
 
@@ -197,7 +256,7 @@ def export_torchvision_command(arch: str, weights: Path, out: Path, classes: str
     """Export a torchvision detection model, with torchvision's conventions."""
     from roiline.export.torchvision.exporter import export_torchvision
 
-    options["class_names"] = None if classes is None else read_class_names(classes)
+    options["class_names"] = _name_classes(classes, out)
     _show_export(export_torchvision(arch, weights, out, **options))
 
 
@@ -212,20 +271,31 @@ def _show_export(report: Any) -> None:
     click.echo(f"{report.path}: {spec.architecture}, {able}, {len(spec.class_names)} classes{named}")
 
 
+def _name_classes(classes: str | None, out: Path) -> tuple[str, ...] | None:
+    if classes is None:
+        return None
+    check_output(out, [classes])
+    return read_class_names(classes)
+
+
 def read_class_names(text: str) -> tuple[str, ...]:
     """Returns class names from `NAME,NAME,...` or from a file with a name a line.
 
     Raises:
         UsageError: a name is empty, or the file cannot be read.
     """
-    path = Path(text)
-    if path.is_file():
+    if os.path.isfile(text):
         try:
-            names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
+            lines = read_input(text, error=UsageError, limit=_NAMES_LIMIT).decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
             raise UsageError(f"--classes {text}: cannot be read as text ({error})") from error
+        names = [line.strip() for line in lines if line.strip()]
     else:
         names = [name.strip() for name in text.split(",")]
+    if any(
+        "\udc80" <= letter <= "\udcff" for name in names for letter in name
+    ):  # bytes that the shell's encoding does not have
+        raise UsageError(f"--classes: expected text in UTF-8, got {', '.join(names)!a}")
     if not names or not all(names):
         raise UsageError(f"--classes {text}: expected NAME,NAME,... or a file with a name a line")
     return tuple(names)
@@ -251,7 +321,7 @@ RUN_OPTIONS = _options(
     click.option("-o", "--output", "out", type=PATH, required=True, metavar="OUT", help="Folder of the results."),
     DATA_OPTIONS,
     click.option("--gpus", metavar="LIST", help="GPUs to use, one process each: 0-3, 0,2, UUIDs."),
-    click.option("--cpu-workers", type=int, metavar="N", help="N processes on the CPU, the cores shared out."),
+    click.option("--cpu-workers", type=int, metavar="N", help="N processes on the CPU, the cores shared out (default without a GPU: 1)."),
     click.option("--engine", default="auto", show_default=True, metavar="NAME", help="What runs the model."),
     click.option("--batch-size", type=int, default=1, show_default=True, metavar="N", help="Pictures an engine call."),
     click.option(
@@ -418,6 +488,7 @@ def status_command(out: Path) -> None:
 
 
 def _load_datasets(
+    results: Path,
     data: tuple[str, ...],
     images: tuple[Path, ...],
     splits: tuple[str, ...],
@@ -427,8 +498,9 @@ def _load_datasets(
 ) -> list[Any]:
     from roiline.infer.datasets import load_dataset
     from roiline.infer.python_api import pair_sources
+    from roiline.report.results import class_names_of_run
 
-    names = None if classes is None else read_class_names(classes)
+    names = class_names_of_run(results, None if classes is None else read_class_names(classes))
     return [
         load_dataset(
             source.source,
@@ -457,7 +529,7 @@ def evaluate_command(
     """Score boxes, masks and keypoints (COCO) and proposals (average recall) against a dataset's ground truth."""
     from roiline.report.evaluation import evaluate
 
-    datasets = _load_datasets(data, images, split, classes, need_pictures=False)
+    datasets = _load_datasets(results, data, images, split, classes, need_pictures=False)
     evaluation = evaluate(results, datasets, out=out)
     click.echo(evaluation.table)
     if evaluation.file is not None:
@@ -485,13 +557,16 @@ def draw_command(
 ) -> None:
     """Draw results into pictures."""
     from roiline.report.drawing import draw_results
+    from roiline.report.results import class_names_of_run
 
-    (dataset,) = _load_datasets((data,), images, split, classes, need_pictures=True)
-    names = () if classes is None else read_class_names(classes)
+    (dataset,) = _load_datasets(results, (data,), images, split, classes, need_pictures=True)
+    names = class_names_of_run(results, None if classes is None else read_class_names(classes)) or ()
     drawing = draw_results(results, dataset, out, thresh=thresh, top=top, ground_truth=ground_truth, class_names=names)
     for image_id, reason in drawing.failed:
         LOG.warning("%s: %s", image_id, reason)
-    click.echo(f"{len(drawing.files)} pictures in {out}")
+    rest = len(dataset.entries) - len(drawing.files) - len(drawing.failed)
+    blank = f"; {rest} have nothing to show (see --thresh)" if rest else ""
+    click.echo(f"{len(drawing.files)} of {len(dataset.entries)} pictures in {out}{blank}")
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 from roiline.checks.findings import Inspected, Inspection, failed, shorten_error
 from roiline.core.errors import ConfigError
+from roiline.core.files import YAML_LIMIT, read_input
 from roiline.core.spec import ImageRules
 from roiline.core.yamls import load_yaml
 from roiline.export.architecture import Architecture, outputs_of_head
@@ -36,9 +37,8 @@ class TorchvisionArguments:
 def inspect_configuration(path: Path) -> Inspected:
     """Says which model a configuration describes, whose it is, and every key that is wrong or cannot be exported."""
     try:
-        tree = load_yaml(path.read_bytes(), source=str(path), calls={"eval": evaluate_arithmetic})
-    except OSError as error:
-        return Inspected(failed(path, KIND, ConfigError(f"cannot be read ({error.strerror})")))
+        content = read_input(path, error=ConfigError, limit=YAML_LIMIT)
+        tree = load_yaml(content, source=str(path), calls={"eval": evaluate_arithmetic})
     except ConfigError as error:
         return Inspected(failed(path, KIND, error))
     if not isinstance(tree, Mapping) or not tree:

@@ -21,6 +21,7 @@ from roiline.checks.results import (
 )
 from roiline.checks.weights import inspect_checkpoint, inspect_detectron_weights, inspect_zoo_pickle
 from roiline.core.errors import DataError, WeightError
+from roiline.core.files import open_input
 from roiline.core.pickles import read_pickle
 from roiline.core.signatures import HEAD_BYTES, recognise_content
 from roiline.export.detectron.weights import MOMENTUM_SUFFIX, read_weights
@@ -56,13 +57,11 @@ def inspect_path(source: str, images: Path | None = None) -> Inspected:
         if has_wildcards(source):
             return inspect_dataset(source)
         return Inspected(failed(source, _UNKNOWN, DataError("there is no such file or folder")))
-    if not path.is_file():
-        return Inspected(failed(source, _UNKNOWN, DataError("it is neither a file nor a folder")))
     try:
-        with path.open("rb") as stream:
+        with open_input(path) as stream:
             head = stream.read(HEAD_BYTES)
-    except OSError as error:
-        return Inspected(failed(source, _UNKNOWN, DataError(f"cannot be read ({error.strerror})")))
+    except DataError as error:
+        return Inspected(failed(source, _UNKNOWN, error))
     return _inspect_file(path, head, images)
 
 

@@ -8,6 +8,7 @@
     │   ├── ExportError            a model that cannot be expressed
     │   ├── ModelError             a model or engine file that is not ours, damaged, or of another version
     │   └── DataError              a dataset, a proposal file, a result file, a picture
+    ├── OutputError             5  what was made could not be written: no room, no permission (an OSError too)
     └── EngineError             5  no driver, no runtime, or a device that could not go on
         └── WorkerError            a worker process that could not go on
 
@@ -61,6 +62,12 @@ class ModelError(InputError):
 
 class DataError(InputError):
     """Says what is wrong with a dataset, a proposal file, a result file or a picture."""
+
+
+class OutputError(RoilineError, OSError):
+    """Says which file could not be written and why; is an `OSError` too, with its `errno`, for those who expect one of a write."""
+
+    exit_code = EXIT_ENGINE
 
 
 class EngineError(RoilineError):

@@ -1,43 +1,200 @@
 """Durable files: whole or absent after a power cut, never half; and the lock that keeps two runs out of one folder.
 
 A file is written under a temporary name beside its place, flushed to the disk, renamed, and its folder flushed. A lock is the kernel's
-(`flock`): it ends with the process that holds it, however that ends.
+(`flock`): it ends with the process that holds it, however that ends; so a temporary file that nobody holds was left by a killed writer.
+Files that were given are opened here too: only regular ones, since a pipe or a device need never end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import functools
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
-from roiline.core.errors import DataError, UsageError
+from roiline.core.errors import DataError, OutputError, RoilineError, UsageError
 
 TEMPORARY_SUFFIX = ".part"
+_TEMPORARY_PREFIX = ".roiline-"
+_NUMBERS = itertools.count()
+_JSON_LIMIT = 1 << 30
+YAML_LIMIT = 1 << 26
+"""The most bytes of a configuration: far above any that a person or a program writes."""
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+_ADVICE = {
+    errno.ENOSPC: "; make room and run it again",
+    errno.EDQUOT: "; make room and run it again",
+    errno.EACCES: "; choose a place that you may write to",
+    errno.EPERM: "; choose a place that you may write to",
+    errno.EROFS: "; choose a place that you may write to",
+}
+
+
+# --- what was given --------------------------------------------------------------------------------------------------
+
+
+def open_input(path: str | Path, *, error: type[RoilineError] = DataError) -> BinaryIO:
+    """Opens a file that was given, for reading; the caller closes it.
+
+    Raises:
+        RoilineError: of the class `error`, when the file is absent, may not be read, or is a folder, a pipe or a device.
+    """
+    try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            raise error(f"{path}: expected a file, this is {_name_kind(mode)}")
+        return open(path, "rb")
+    except FileNotFoundError as failure:
+        raise error(f"{path}: no such file") from failure
+    except (OSError, ValueError) as failure:  # ValueError: a zero byte in the path
+        raise error(f"{path}: cannot be read ({getattr(failure, 'strerror', None) or failure})") from failure
+
+
+def read_input(path: str | Path, *, error: type[RoilineError] = DataError, limit: int | None = None) -> bytes:
+    """Returns the content of a file that was given; `limit` is the most bytes that such a file can sensibly have.
+
+    Raises:
+        RoilineError: of the class `error`, as of `open_input`, and when the file is longer than `limit`.
+    """
+    with open_input(path, error=error) as stream:
+        try:
+            content = stream.read() if limit is None else stream.read(limit + 1)
+        except OSError as failure:
+            raise error(f"{path}: cannot be read ({failure.strerror})") from failure
+    if limit is not None and len(content) > limit:
+        raise error(
+            f"{path}: has more than {limit / 2**20:g} MiB, too much for what it should be; was another file meant?"
+        )
+    return content
+
+
+def _name_kind(mode: int) -> str:
+    return next((name for test, name in _KINDS if test(mode)), "no regular file")
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+
+
+def check_output(out: Path, inputs: Iterable[str | Path]) -> None:
+    """Refuses a file to write that would replace something that was given, or that stands where no file can.
+
+    Raises:
+        UsageError: `out` is one of `inputs` (through whatever links), or a folder, a pipe or a device.
+    """
+    if not os.path.exists(out):
+        return
+    mode = os.stat(out).st_mode
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"-o {out}: expected a file to write, this is {_name_kind(mode)}")
+    for given in inputs:
+        if os.path.exists(given) and os.path.samefile(out, given):
+            raise UsageError(
+                f"-o {out}: is a file that this command reads ({given}); writing would destroy it: name another"
+            )
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder for results, and those above it, where they are not there yet.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    with _failures_named(folder, "be made a folder"):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextlib.contextmanager
 def durable_file(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file beside `path` for writing, and puts it in place when the block ends without an error.
 
-    After an error nothing is left behind. The temporary name holds the process id, so that two processes never share one.
+    After an error nothing is left behind. Where `path` is a link, what it points to is replaced, not the link. Temporary files that
+    killed writers left in the folder are removed.
+
+    Raises:
+        OutputError: the file cannot be written, or what stands there is no regular file.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    target = Path(os.path.realpath(path))
+    with _failures_named(path):
+        _refuse_irregular(path, target)
+        _remove_leftovers(target.parent)
+        stream = _open_temporary(target.parent)
+    temporary = Path(stream.name)
     try:
-        with temporary.open("wb") as stream:
+        with _failures_named(path, foreign=True), stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
+        with _failures_named(path):
+            temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    with _failures_named(path):
+        sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def _failures_named(path: Path, what: str = "be written", *, foreign: bool = False) -> Iterator[None]:
+    """Turns operating system errors into ones that name `path`; with `foreign`, those that name a file of their own pass."""
+    try:
+        yield
+    except RoilineError:
+        raise
+    except OSError as failure:
+        if foreign and failure.filename is not None:
+            raise
+        raise _output_error(path, failure, what) from failure
+
+
+def _output_error(path: Path, failure: OSError, what: str) -> OutputError:
+    error = OutputError(f"{path}: cannot {what} ({failure.strerror or failure}){_ADVICE.get(failure.errno or 0, '')}")
+    error.errno = failure.errno
+    return error
+
+
+def _refuse_irregular(path: Path, target: Path) -> None:
+    if os.path.exists(target) and not target.is_file():
+        raise OutputError(f"{path}: cannot be written, this is {_name_kind(target.stat().st_mode)}")
+
+
+def _open_temporary(folder: Path) -> IO[bytes]:
+    """Makes a temporary file and holds it. Its name is short, so that every name that a folder can have can be written."""
+    while True:
+        path = folder / f"{_TEMPORARY_PREFIX}{os.getpid()}-{next(_NUMBERS)}{TEMPORARY_SUFFIX}"
+        try:
+            stream = path.open("xb")
+        except FileExistsError:  # left by a process that had the same number
+            continue
+        with contextlib.suppress(OSError):  # where there are no locks, leftovers cannot be told and stay
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.exists():  # else another process took it for a leftover before it was held
+            return stream
+        stream.close()
+
+
+@functools.lru_cache(maxsize=1024)
+def _remove_leftovers(folder: Path) -> None:
+    """Removes the temporary files in `folder` that no process holds; once a folder, since it may hold a great many files."""
+    for path in folder.glob(f"{_TEMPORARY_PREFIX}*{TEMPORARY_SUFFIX}"):
+        with contextlib.suppress(OSError), path.open("r+b") as stream:  # held, or removed by another process meanwhile
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 def write_durable(path: Path, *chunks: bytes | memoryview) -> None:
@@ -48,8 +205,13 @@ def write_durable(path: Path, *chunks: bytes | memoryview) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes `value` as indented JSON; equal values give equal bytes."""
-    write_durable(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+    """Writes `value` as indented JSON; equal values give equal bytes.
+
+    Raises:
+        OutputError: the file cannot be written.
+        ValueError: a number is not finite, which JSON cannot say.
+    """
+    write_durable(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_json_object(path: Path, *, format_version: int) -> dict[str, Any]:
@@ -58,11 +220,10 @@ def read_json_object(path: Path, *, format_version: int) -> dict[str, Any]:
     Raises:
         DataError: the file is absent, not JSON, not an object, or of another format version.
     """
+    content = read_input(path, limit=_JSON_LIMIT)
     try:
-        plain = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
-    except (OSError, ValueError, RecursionError) as error:
+        plain = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(plain, dict):
         raise DataError(f"{path}: expected a JSON object, got {type(plain).__name__}")
@@ -88,9 +249,14 @@ def sha256_of_file(path: Path) -> str:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Removes the temporary files that killed writers left in `folder`."""
+    """Removes the temporary files that killed writers left in `folder`, a folder that is all ours.
+
+    Raises:
+        OutputError: one cannot be removed.
+    """
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
-        path.unlink(missing_ok=True)
+        with _failures_named(path, "be removed"):
+            path.unlink(missing_ok=True)
 
 
 class FolderLock:
@@ -105,20 +271,28 @@ class FolderLock:
 
         Raises:
             UsageError: another process holds it.
+            OutputError: the folder cannot be written to.
         """
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with _failures_named(self.path):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                self._take(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        self._descriptor = descriptor
+        return self
+
+    def _take(self, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = os.read(descriptor, 32).decode(errors="replace").strip()
-            os.close(descriptor)
             raise UsageError(
                 f"{self.path.parent}: another run (process {holder or 'unknown'}) is writing here; wait for it, or choose another folder"
             ) from error
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
-        self._descriptor = descriptor
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -7,11 +7,13 @@ One decoder serves the model's specification, run manifests and shard headers. I
 from __future__ import annotations
 
 import dataclasses
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from roiline.core.errors import DataError, RoilineError
+from roiline.core.quantities import is_integer
 
 T = TypeVar("T")
 
@@ -53,10 +55,10 @@ def _decode(kind: Any, plain: Any, where: str, error: type[RoilineError]) -> Any
         _expect(isinstance(plain, dict), "an object", plain, where, error)
         return {key: _decode(arguments[1], item, f"{where}.{key}", error) for key, item in plain.items()}
     if kind is float:
-        _expect(isinstance(plain, (int, float)) and not isinstance(plain, bool), "a number", plain, where, error)
+        _expect(_is_finite(plain), "a finite number", plain, where, error)
         return float(plain)
     if kind is int:
-        _expect(isinstance(plain, int) and not isinstance(plain, bool), "an integer", plain, where, error)
+        _expect(is_integer(plain), "an integer", plain, where, error)
         return plain
     if kind in (str, bool, types.NoneType):
         _expect(isinstance(plain, kind), kind.__name__, plain, where, error)
@@ -95,6 +97,10 @@ def _decode_tuple(kinds: tuple[Any, ...], plain: Any, where: str, error: type[Ro
         return tuple(_decode(kinds[0], item, f"{where}[{i}]", error) for i, item in enumerate(plain))
     _expect(len(plain) == len(kinds), f"{len(kinds)} items", plain, where, error)
     return tuple(_decode(k, item, f"{where}[{i}]", error) for i, (k, item) in enumerate(zip(kinds, plain, strict=True)))
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _expect(fits: bool, expected: str, got: object, where: str, error: type[RoilineError]) -> None:

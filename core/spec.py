@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from roiline.core.errors import ModelError
 from roiline.core.records import plain_from_record, record_from_plain
+from roiline.core.spec_checks import find_faults
 
 FORMAT_VERSION = 1
 METADATA_KEY = "roiline"
@@ -309,7 +310,7 @@ def spec_from_json(text: str, *, where: str) -> ModelSpec:
     """Reads a spec back.
 
     Raises:
-        ModelError: the text is not JSON, not of this format version, or a field is wrong.
+        ModelError: the text is not JSON, not of this format version, or a field is wrong or out of its range.
     """
     try:
         plain = json.loads(text)
@@ -320,4 +321,10 @@ def spec_from_json(text: str, *, where: str) -> ModelSpec:
         raise ModelError(
             f"{where}: its specification has format version {version!r}, this roiline reads {FORMAT_VERSION}; export the model again"
         )
-    return record_from_plain(ModelSpec, plain, where=f"{where}: specification", error=ModelError)
+    spec = record_from_plain(ModelSpec, plain, where=f"{where}: specification", error=ModelError)
+    faults = find_faults(spec)
+    if faults:
+        raise ModelError(
+            f"{where}: its specification cannot be used; export the model again:\n  " + "\n  ".join(faults)
+        )
+    return spec

@@ -19,6 +19,7 @@ from yaml.constructor import SafeConstructor
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from roiline.core.errors import ConfigError
+from roiline.core.quantities import is_integer
 
 MAX_DEPTH = 50
 """How deep mappings and lists may be nested in each other."""
@@ -192,9 +193,12 @@ class _Builder:
         if kind not in constructors:
             raise self.fault(node, f"the tag {kind[:80]!r} is unknown; plain values are read")
         try:
-            return constructors[kind](node)
+            value = constructors[kind](node)
         except (ValueError, KeyError, IndexError, OverflowError, yaml.YAMLError):
             raise self.fault(node, f"{node.value[:40]!r} is no {kind}") from None
+        if _has_long_integer(value):
+            raise self.fault(node, f"{node.value[:40]!r} is an integer of more than 64 bits")
+        return value
 
     def build_list(self, node: Node) -> list[Any]:
         if not isinstance(node, SequenceNode):
@@ -350,13 +354,25 @@ def decode_literal(text: str) -> object:
     This is how Detectron reads the texts of its configurations and its command line.
 
     Raises:
-        ConfigError: when the text is nested too deep for a literal.
+        ConfigError: when the text is nested too deep for a literal, or has an integer of more than 64 bits.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a path with a backslash is no faulty literal
-            return ast.literal_eval(text)
+            value: object = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError):
         return text
     except (RecursionError, MemoryError):
         raise ConfigError(f"{text[:40]!r}...: nested too deep for a value") from None
+    if _has_long_integer(value):
+        raise ConfigError(f"{text[:40]!r}: has an integer of more than 64 bits; no setting has such a value")
+    return value
+
+
+def _has_long_integer(value: object) -> bool:
+    """Says whether a value has an integer that no setting can have, and that Python may refuse to show."""
+    if isinstance(value, dict):
+        return any(_has_long_integer(item) for pair in value.items() for item in pair)
+    if isinstance(value, list | tuple | set):
+        return any(map(_has_long_integer, value))
+    return isinstance(value, int) and not isinstance(value, bool) and not is_integer(value)

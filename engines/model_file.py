@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from roiline.core.errors import ModelError
+from roiline.core.files import open_input
 from roiline.core.signatures import HEAD_BYTES, recognise_content, recognise_plain_text
 from roiline.core.spec import METADATA_KEY, ModelSpec, spec_from_json
 from roiline.engines.protocol import Stage
@@ -29,15 +30,15 @@ def read_spec(path: Path) -> ModelSpec:
     Raises:
         ModelError: the file is missing, is not an ONNX file (what it is instead is said), or carries no specification of ours.
     """
-    try:
-        with path.open("rb") as stream:
+    with open_input(path, error=ModelError) as stream:
+        try:
             entries = dict(_read_metadata(stream, os.fstat(stream.fileno()).st_size))
-    except FileNotFoundError as error:
-        raise ModelError(f"{path}: there is no such model file") from error
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    except _NotProtobufError as error:
-        raise ModelError(f"{path}: this is not a whole ONNX file: {_describe(path) or error}") from error
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+        except _NotProtobufError as error:
+            stream.seek(0)
+            reason = _describe(stream.read(HEAD_BYTES)) or error
+            raise ModelError(f"{path}: this is not a whole ONNX file: {reason}") from error
     text = entries.get(METADATA_KEY)
     if text is None:
         raise ModelError(
@@ -47,11 +48,10 @@ def read_spec(path: Path) -> ModelSpec:
     return spec_from_json(text, where=str(path))
 
 
-def _describe(path: Path) -> str | None:
-    with path.open("rb") as stream:
-        head = stream.read(HEAD_BYTES)
+def _describe(head: bytes) -> str | None:
+    """Says what a file is that is no model, or None where it begins as one does."""
     content = recognise_content(head) or recognise_plain_text(head)
-    return None if content is None else str(content)
+    return None if content is None or "ONNX" in content.name else str(content)
 
 
 class _NotProtobufError(Exception):

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roiline.core.errors import UsageError, WeightError
-from roiline.core.files import sha256_of_file
+from roiline.core.files import open_input, read_input, sha256_of_file
+from roiline.core.quantities import is_integer
 from roiline.core.signatures import HEAD_BYTES, recognise_content, recognise_plain_text
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
@@ -97,13 +98,8 @@ def _find_wrappers(tensors: Tensors) -> list[str]:
 
 
 def _read_head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(HEAD_BYTES)
-    except FileNotFoundError as error:
-        raise WeightError(f"{path}: no such file") from error
-    except OSError as error:
-        raise WeightError(f"{path}: cannot be read ({error.strerror})") from error
+    with open_input(path, error=WeightError) as stream:
+        return stream.read(HEAD_BYTES)
 
 
 def _refuse_foreign(path: Path, head: bytes) -> None:
@@ -205,7 +201,7 @@ def _array_from_torch(name: str, value: Any, path: Path) -> NDArray[Any]:
 
 def _read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
     """Reads a file whose first eight bytes are the length of a JSON table of {name: {dtype, shape, data_offsets}}."""
-    content = path.read_bytes()
+    content = read_input(path, error=WeightError)
     length = int.from_bytes(content[:8], "little")
     try:
         table = json.loads(content[8 : 8 + length])
@@ -221,19 +217,23 @@ def _read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
 def _read_tensor(path: Path, name: str, entry: Any, data: memoryview) -> NDArray[Any]:
     try:
         kind, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        whole = all(isinstance(number, int) and number >= 0 for number in (*shape, start, stop))
+        whole = all(is_integer(number) and number >= 0 for number in (*shape, start, stop))
     except (TypeError, KeyError, ValueError) as error:
         raise WeightError(
             f"{path}: {name}: its entry has no dtype, shape and data_offsets; the file is damaged"
         ) from error
-    if kind not in _DTYPES:
-        raise WeightError(f"{path}: {name}: the type {kind!r} is not read; known: {', '.join(_DTYPES)}")
+    if not isinstance(kind, str) or kind not in _DTYPES:
+        raise WeightError(f"{path}: {name}: the type {kind!r:.40} is not read; known: {', '.join(_DTYPES)}")
     dtype = np.dtype(_DTYPES[kind])
     if not whole or not start <= stop <= len(data) or stop - start != math.prod(shape) * dtype.itemsize:
         raise WeightError(
-            f"{path}: {name}: {kind} {list(shape)} does not fit bytes {start} to {stop} of {len(data)}; the file is cut off or damaged"
+            f"{path}: {name}: {kind} {str(list(shape)):.80} does not fit bytes {start} to {stop} of {len(data)}; "
+            "the file is cut off or damaged"
         )
-    array = np.frombuffer(data[start:stop], dtype).reshape(shape)
+    try:
+        array = np.frombuffer(data[start:stop], dtype).reshape(shape)
+    except ValueError as error:
+        raise WeightError(f"{path}: {name}: {str(list(shape)):.80} is no shape of a tensor ({error})") from error
     if kind == "BF16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float32) if dtype.kind == "f" else array.copy()

@@ -7,18 +7,27 @@ annotation of a picture that is not listed) is noted and goes on. The cleaning o
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from roiline.core.errors import DataError
+from roiline.core.files import read_input
+from roiline.core.quantities import is_integer, is_number
 from roiline.core.structures import ImageId, RoidbEntry
 from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.pictures import describe_bytes
-from roiline.infer.roidb import Category, Findings, Listing, entry_from_ground_truth, read_unstated_size, shorten
+from roiline.infer.roidb import (
+    Category,
+    Findings,
+    Listing,
+    entry_from_ground_truth,
+    read_unstated_size,
+    shorten,
+    side_from_stated,
+)
 
 Row: TypeAlias = dict[str, Any]
 
@@ -52,10 +61,7 @@ def read_coco(path: Path, *, images: Path | None, exif: ExifPolicy, need_picture
 
 
 def _read_document(path: Path) -> Row:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    data = read_input(path)
     if not data.strip():
         raise DataError(f"{path}: the file is empty")
     try:
@@ -92,10 +98,12 @@ def _read_categories(document: Row, faults: Findings) -> tuple[Category, ...]:
     seen: set[int] = set()
     for index, row in enumerate(_read_rows(document, "categories", faults)):
         identity, name = row.get("id"), row.get("name")
-        if not _is_integer(identity):
+        if not is_integer(identity):
             faults.add("category whose `id` is not an integer", f"categories[{index}]: {identity!r:.40}")
         elif not isinstance(name, str) or not name:
             faults.add("category without a `name`", f"id {identity}")
+        elif not _is_unicode(name):
+            faults.add("category whose `name` has halves of characters", f"id {identity}: {name!r:.40}")
         elif identity in seen:
             faults.add("category id that is used twice", identity)
         else:
@@ -109,7 +117,7 @@ def _check_images(rows: list[Row], faults: Findings) -> None:
     kinds: dict[type, ImageId] = {}
     for index, row in enumerate(rows):
         identity, name = row.get("id"), row.get("file_name")
-        if not _is_integer(identity) and not isinstance(identity, str):
+        if not is_integer(identity) and not (isinstance(identity, str) and _is_unicode(identity)):
             faults.add("image whose `id` is neither an integer nor text", f"images[{index}]: {identity!r:.40}")
         elif identity in seen:
             faults.add("image id that is used twice", repr(identity))
@@ -118,6 +126,8 @@ def _check_images(rows: list[Row], faults: Findings) -> None:
             kinds.setdefault(type(identity), identity)
         if not isinstance(name, str) or not name or "\0" in name:
             faults.add("image without a `file_name`", f"images[{index}]")
+        elif not _is_file_name(name):
+            faults.add("image whose `file_name` no file can have", f"images[{index}]: {name!r:.40}")
     if len(kinds) > 1:
         faults.add("image ids are integers and text in one file", " and ".join(map(repr, kinds.values())))
 
@@ -150,14 +160,16 @@ def _group_annotations(
 
 def _check_annotation(row: Row, place: str, category_ids: set[int], faults: Findings) -> bool:
     category, box = row.get("category_id"), row.get("bbox")
-    if not _is_integer(category):
+    if not is_integer(category):
         faults.add("annotation whose `category_id` is not an integer", f"{place}: {category!r:.40}")
     elif category not in category_ids:
         faults.add("annotation of a category that is not listed", f"{place}: category_id {category}")
-    elif not isinstance(box, list) or len(box) != 4 or not all(map(_is_finite, box)):
+    elif not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
         faults.add("annotation whose `bbox` is not four numbers [x, y, width, height]", f"{place}: {box!r:.40}")
-    elif not _is_finite(row.get("area", 0)):
+    elif not is_number(row.get("area", 0)):
         faults.add("annotation whose `area` is not a number", f"{place}: {row['area']!r:.40}")
+    elif row.get("iscrowd", 0) not in (0, 1):
+        faults.add("annotation whose `iscrowd` is neither 0 nor 1", f"{place}: {row['iscrowd']!r:.40}")
     else:
         return True
     return False
@@ -192,9 +204,9 @@ def _add_ground_truth(image: RoidbEntry, rows: list[Row], contiguous: dict[int, 
 
 
 def _image_size(row: Row, root: Path, exif: ExifPolicy, notes: Findings) -> tuple[int, int]:
-    height, width = row.get("height"), row.get("width")
-    if _is_size(height) and _is_size(width):
-        return int(height), int(width)
+    height, width = side_from_stated(row.get("height")), side_from_stated(row.get("width"))
+    if height and width:
+        return height, width
     return read_unstated_size(root / row["file_name"], row["id"], exif, notes)
 
 
@@ -212,13 +224,18 @@ def _find_root(path: Path, rows: list[Row], *, need_pictures: bool) -> Path:
     )
 
 
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_unicode(text: str) -> bool:
+    """Says whether text can be written as UTF-8: the escapes of JSON also make halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def _is_finite(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_size(value: object) -> TypeGuard[float]:
-    return _is_finite(value) and value > 0 and value == int(value)
+def _is_file_name(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,13 +42,15 @@ from roiline.infer.shards import BAD_SUFFIX, SUFFIX, TAPS_SUFFIX, ShardFile, fin
 from roiline.infer.taps import TAPS_FOLDER, check_tap_names, remove_taps
 from roiline.ops.keypoint_decode import KeypointConfidence
 
+LOG = logging.getLogger("roiline.run")
+
 
 @dataclass(slots=True)
 class DatasetRun:
     """Is one dataset of a run: its folder, its dataset with sizes, its manifest, its plan, and the shards that are done.
 
     `bad` are shard files that cannot be used, and why. `proposals` are what each entry is given where the model makes none.
-    `before` is the manifest that the folder had, None for a new run.
+    `before` is the manifest that the folder had, None for a new run. `worked`: this start has had shards to work on.
     """
 
     out: Path
@@ -60,6 +63,7 @@ class DatasetRun:
     done: dict[int, ShardFile]
     bad: dict[int, str]
     proposals: Sequence[Float32 | None] | None = None
+    worked: bool = False
 
     @property
     def shards_left(self) -> list[Shard]:
@@ -92,7 +96,7 @@ def load_datasets(request: RunRequest, spec: ModelSpec) -> list[tuple[Path, Data
     """Loads every dataset of a request, with the folder that its outputs go to.
 
     Raises:
-        UsageError: two datasets have one name.
+        UsageError: two datasets have one name, or OUT or a folder in it holds a run that is none of these.
         DataError: a dataset cannot be used.
     """
     names = request.class_names or (spec.class_names if spec.class_names_known else None)
@@ -108,14 +112,35 @@ def load_datasets(request: RunRequest, spec: ModelSpec) -> list[tuple[Path, Data
         )
         for data in request.data
     ]
+    if request.class_names is not None and spec.class_names_known and any(one.kind != "voc" for one in datasets):
+        LOG.warning(
+            "--classes is not used: the model has its own class names (a VOC root takes its classes' order from it)"
+        )
     if len(datasets) == 1:
+        _check_alone(request.out, [request.out])
         return [(request.out, datasets[0])]
     twice = {one.name for one in datasets if sum(other.name == one.name for other in datasets) > 1}
     if twice:
         raise UsageError(
             f"several datasets are named {sorted(twice)}: their outputs would go to one folder; run them apart"
         )
+    _check_alone(request.out, [request.out / dataset.name for dataset in datasets])
     return [(request.out / dataset.name, dataset) for dataset in datasets]
+
+
+def _check_alone(out: Path, folders: Sequence[Path]) -> None:
+    """Checks that no folder of `out` but those given holds a run: of two runs in one place neither could be told from the other.
+
+    Raises:
+        UsageError: one does.
+    """
+    others = sorted(
+        {path.parent for path in (out / RUN_FILE, *out.glob(f"*/{RUN_FILE}")) if path.exists()} - {*folders}
+    )
+    if others:
+        raise UsageError(
+            f"{out}: runs over other datasets lie there already ({', '.join(map(str, others))}); choose another folder"
+        )
 
 
 @dataclass(frozen=True, slots=True)

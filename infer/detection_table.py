@@ -5,9 +5,12 @@ What is held in memory is a few numbers an image, however many detections there 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roiline.core.errors import DataError
+from roiline.core.errors import DataError, OutputError
 from roiline.core.structures import Float32, Int64
 from roiline.infer.merge import MergedResults
 from roiline.infer.result_rows import NO_KEYPOINTS, NO_MASKS, KeypointRows, MaskRows
@@ -32,8 +35,15 @@ class ClassSorted:
         """Makes room; `counts` (K,) are the rows of each class."""
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._cursors = self._starts[:-1].copy()
-        self._scratch = tempfile.TemporaryFile(dir=folder, prefix=".rows.")  # noqa: SIM115 - closed by `close`
-        self._rows: NDArray[Any] = np.memmap(self._scratch, kind, "w+", shape=(max(1, int(self._starts[-1])),))
+        rows = max(1, int(self._starts[-1]))
+        self._scratch = _open_scratch(folder)
+        with ExitStack() as undone:
+            undone.callback(self._scratch.close)
+            with _room_in(folder, rows * kind.itemsize):
+                # A page of a sparse file that finds no room on the disk later would end the process with a signal.
+                os.posix_fallocate(self._scratch.fileno(), 0, rows * kind.itemsize)
+            undone.pop_all()
+        self._rows: NDArray[Any] = np.memmap(self._scratch, kind, "r+", shape=(rows,))
 
     def add(self, rows: NDArray[Any], classes: Int64) -> None:
         """Places the rows (n,) of the next image by their classes (n,); rows of one class keep their order."""
@@ -64,7 +74,11 @@ class PayloadSorted:
     def __init__(self, counts: Int64, folder: Path) -> None:
         """Makes room; `counts` (K,) are the rows of each class."""
         self._index = ClassSorted(_PAYLOAD, counts, folder)
-        self._content = tempfile.TemporaryFile(dir=folder, prefix=".rows.")  # noqa: SIM115 - closed by `close`
+        self._folder = folder
+        with ExitStack() as undone:
+            undone.callback(self._index.close)
+            self._content = _open_scratch(folder)
+            undone.pop_all()
         self._end = 0
 
     def add(self, image: int, scores: Float32, payloads: Sequence[bytes], classes: Int64) -> None:
@@ -73,9 +87,12 @@ class PayloadSorted:
         rows["image"], rows["score"] = image, scores
         rows["length"] = [len(payload) for payload in payloads]
         rows["start"] = self._end + np.cumsum(rows["length"]) - rows["length"]
-        self._content.seek(self._end)
-        self._content.write(b"".join(payloads))
-        self._end = self._content.tell()
+        content = memoryview(b"".join(payloads))
+        with _room_in(self._folder, len(content)):
+            while len(content):
+                written = os.pwrite(self._content.fileno(), content, self._end)
+                self._end += written
+                content = content[written:]
         self._index.add(rows, classes)
 
     def cells(self, class_index: int, images: int) -> Iterator[tuple[Float32, list[bytes]] | None]:
@@ -84,16 +101,35 @@ class PayloadSorted:
             yield (rows["score"].copy(), self._read(rows)) if len(rows) else None
 
     def _read(self, rows: NDArray[Any]) -> list[bytes]:
-        payloads = []
-        for start, length in zip(rows["start"].tolist(), rows["length"].tolist(), strict=True):
-            self._content.seek(start)
-            payloads.append(self._content.read(length))
-        return payloads
+        places = zip(rows["start"].tolist(), rows["length"].tolist(), strict=True)
+        return [os.pread(self._content.fileno(), length, start) for start, length in places]
 
     def close(self) -> None:
         """Removes the scratch files."""
         self._index.close()
         self._content.close()
+
+
+@contextlib.contextmanager
+def _room_in(folder: Path, size: int) -> Iterator[None]:
+    """Says in words what the system says when a scratch file of `size` more bytes does not go into `folder`.
+
+    Raises:
+        OutputError: it does not.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: results cannot be put together there ({error.strerror}); {size / 1e6:.1f} MB are needed for "
+            "scratch files, besides the results: make room and run the same command again"
+        ) from error
+
+
+def _open_scratch(folder: Path) -> FileIO:
+    """Opens a file without a name, unbuffered, for reading and writing."""
+    with _room_in(folder, 0):
+        return tempfile.TemporaryFile(dir=folder, prefix=".rows.", buffering=0)
 
 
 class DetectionTable:
@@ -108,6 +144,7 @@ class DetectionTable:
 
         Raises:
             DataError: a row has a class that the model does not have.
+            OutputError: the scratch files do not go into `folder`.
         """
         self.num_classes = num_classes
         self.image_ids = results.image_ids

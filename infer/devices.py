@@ -17,9 +17,11 @@ from roiline.engines.protocol import Device
 from roiline.infer.request import Slot
 
 _QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 _MOST_GPUS = 1024
+_WORKERS_A_CORE = 4
+_SPARE_WORKERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,14 @@ def cpu_slots(workers: int) -> tuple[Slot, ...]:
     """Returns N places on the CPU, each with its share of the cores as threads.
 
     Raises:
-        UsageError: N is below 1.
+        UsageError: N is below 1, or far beyond what the cores can carry.
     """
-    if workers < 1:
-        raise UsageError(f"--cpu-workers: expected at least 1, got {workers}")
+    cores = len(os.sched_getaffinity(0))
+    most = _WORKERS_A_CORE * cores + _SPARE_WORKERS
+    if not 1 <= workers <= most:
+        raise UsageError(
+            f"--cpu-workers: expected at least 1 and at most {most} (for {cores} usable cores), got {workers}"
+        )
     return tuple(
         Slot(Device("cpu", threads=threads), {"CUDA_VISIBLE_DEVICES": ""}, f"cpu {index}")
         for index, threads in enumerate(_share_cores(workers))

@@ -10,14 +10,14 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from roiline.core.errors import DataError, UsageError
-from roiline.core.files import read_json_object, write_json
+from roiline.core.files import read_json_object, sha256_of_file, write_json
 from roiline.core.records import plain_from_record, record_from_plain
 from roiline.core.spec import Task
 from roiline.infer.request import BatchMode, RunOverrides
@@ -56,7 +56,7 @@ class RunSettings:
     @property
     def identity(self) -> str:
         """Is the SHA-256 of these settings."""
-        text = json.dumps(plain_from_record(self), sort_keys=True)
+        text = json.dumps(plain_from_record(self), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -86,7 +86,8 @@ class Manifest:
     `classes` are in the order of the results' classes, 1 first; `class_order[k]` is the result's class for the model's class k
     (class_order[0] is 0). `parts` are what detections have beside boxes, `keypoint_confidence` is the score that keypoints are written with
     (None: there are none). `shard_sizes` are the images of each shard. `named_range` is the range that result files are named after.
-    `request` is what was asked for as JSON, `environment` what did it.
+    `request` is what was asked for as JSON, `environment` what did it. `files` are the SHA-256, by name, of the result files and of
+    failed.json as a finished run left them.
     """
 
     format_version: int
@@ -107,11 +108,17 @@ class Manifest:
     notes: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
     keypoint_confidence: KeypointConfidence | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def images(self) -> int:
         """Is how many images the run has."""
         return self.settings.id_range[1] - self.settings.id_range[0]
+
+    @property
+    def joined(self) -> bool:
+        """Says whether the run was joined from others: it has no shards of its own."""
+        return not self.shard_sizes and self.images > 0
 
 
 def read_manifest(out: Path) -> Manifest | None:
@@ -127,12 +134,28 @@ def read_manifest(out: Path) -> Manifest | None:
     manifest = record_from_plain(Manifest, plain, where=str(path))
     if manifest.identity != manifest.settings.identity:
         raise DataError(f"{path}: damaged: its identity does not fit its settings; start over with --fresh")
+    start, end = manifest.settings.id_range
+    if not 0 <= start <= end <= manifest.dataset.total:
+        raise DataError(
+            f"{path}: damaged: expected a range within the dataset's {manifest.dataset.total} images, got [{start}, {end})"
+        )
+    if not manifest.joined and (
+        min(manifest.shard_sizes, default=1) < 1 or sum(manifest.shard_sizes) != manifest.images
+    ):
+        raise DataError(
+            f"{path}: damaged: expected shards of {manifest.images} images in all, got {sum(manifest.shard_sizes)}"
+        )
     return manifest
 
 
 def write_manifest(out: Path, manifest: Manifest) -> None:
     """Writes `run.json` durably."""
     write_json(out / RUN_FILE, plain_from_record(manifest))
+
+
+def digest_files(paths: Iterable[Path]) -> dict[str, str]:
+    """Returns the SHA-256 of each file by its name, without those that are not there."""
+    return {path.name: sha256_of_file(path) for path in paths if path.is_file()}
 
 
 def check_same_run(out: Path, before: RunSettings, now: RunSettings) -> None:

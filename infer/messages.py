@@ -127,6 +127,13 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
+class Unwritable:
+    """Says that results cannot be put on the disk, and why: no other worker and no other try could do better."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """Says that the worker goes as it was told to."""
 
@@ -134,4 +141,4 @@ class Left:
 
 
 Order: TypeAlias = Setup | ShardWork | Stop
-Report: TypeAlias = Ready | Refused | Started | Finished | Done | Failing | Left
+Report: TypeAlias = Ready | Refused | Started | Finished | Done | Failing | Unwritable | Left

@@ -26,6 +26,7 @@ from roiline.infer.manifest import (
     SHARDS_FOLDER,
     Manifest,
     differing_settings,
+    digest_files,
     read_manifest,
     write_manifest,
 )
@@ -91,6 +92,36 @@ def _write_coco(paths: Sequence[Path], manifest: Manifest, table: DetectionTable
             write_coco_keypoints(path, table, category_ids=ids, confidence=confidence)
 
 
+def write_outputs(out: Path, manifest: Manifest, results: MergedResults, formats: Sequence[str]) -> tuple[Path, ...]:
+    """Writes result files, failed.json and, last, a run.json that says that the run is finished and what these files hold.
+
+    Returns the paths of the result files.
+    """
+    paths = write_results(out, manifest, results, formats)
+    write_failures(out, results.failed)
+    written = digest_files([*paths, out / FAILED_FILE])
+    write_manifest(out, replace(manifest, finished=True, files={**manifest.files, **written}))
+    return paths
+
+
+def outputs_stand(out: Path, manifest: Manifest, paths: Sequence[Path]) -> bool:
+    """Says whether `paths` and failed.json lie in `out` as the finished run of `manifest` left them."""
+    wanted = [*paths, out / FAILED_FILE]
+    found = digest_files(wanted)
+    return manifest.finished and all(
+        path.name in found and found[path.name] == manifest.files.get(path.name) for path in wanted
+    )
+
+
+def remove_stale_results(out: Path, before: Manifest, *, but: Sequence[Path]) -> None:
+    """Removes the result files that `before` left and that the shards do not bear out any more, but for those about to be written."""
+    written = {path.name for path in but} | {FAILED_FILE}
+    for path in result_paths(out, before, FORMATS[before.settings.task]):
+        if path.name in before.files and path.name not in written and path.exists():
+            LOG.warning("%s: removed, shards have been computed anew since; ask for it again with --format", path)
+            path.unlink()
+
+
 def write_failures(out: Path, failed: Sequence[FailedImage]) -> None:
     """Writes failed.json: each image without a result and why, by ascending id."""
     rows = [{"image_id": image.image_id, "reason": image.reason} for image in failed]
@@ -114,6 +145,7 @@ def merge_outputs(outs: Sequence[Path], out: Path, *, formats: Sequence[str] = (
             listed = "\n".join(f"  {name}: {old} in {parts[0][1]}, {new} in {part}" for name, old, new in others)
             raise UsageError(f"runs with different settings cannot be joined:\n{listed}")
     _check_ranges(parts)
+    formats = choose_formats(first.settings.task, formats)
     shards = [(manifest.settings.id_range[0], open_shards(part, manifest)) for manifest, part in parts]
     for shard in (one for _, opened in shards for one in opened):
         shard.check_taps()
@@ -125,29 +157,33 @@ def merge_outputs(outs: Sequence[Path], out: Path, *, formats: Sequence[str] = (
         settings=settings,
         shard_sizes=(),
         named_range=None,
-        finished=True,
+        files={},
         notes=tuple(f"joined from {part}" for _, part in parts),
     )
     out.mkdir(parents=True, exist_ok=True)
     with FolderLock(out):
-        if (out / RUN_FILE).exists() and not _is_joined(out):
-            raise UsageError(f"{out}: holds a run of its own; choose another folder for the joined results")
-        paths = write_results(out, joined, results, choose_formats(settings.task, formats))
-        write_failures(out, results.failed)
+        _check_free(out)
         link_taps(out, results.taps())
-        write_manifest(out, joined)
+        paths = write_outputs(out, joined, results, formats)
     return RunSummary(EXIT_SOME_FAILED if results.failed else EXIT_DONE, len(results), len(results.failed), paths)
 
 
-def _is_joined(out: Path) -> bool:
-    manifest = read_manifest(out)
-    return manifest is not None and not manifest.shard_sizes
+def _check_free(out: Path) -> None:
+    """Checks that joined results may be written to `out`: it has no run of its own."""
+    before = read_manifest(out)
+    if before is not None and not before.joined:
+        raise UsageError(f"{out}: holds a run of its own; choose another folder for the joined results")
 
 
 def _read_finished(out: Path) -> Manifest:
     manifest = read_manifest(out)
     if manifest is None:
         raise DataError(f"{out}: not an OUT folder of a run (it has no {RUN_FILE})")
+    if manifest.joined:
+        raise UsageError(
+            f"{out}: this is already joined and has no shards to join again; name its parts instead "
+            f"({'; '.join(manifest.notes) or 'not recorded'})"
+        )
     if not manifest.finished:
         raise DataError(
             f"{out}: this run is not finished; start it again to finish it, `roiline status` says what is left"

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from roiline.core.errors import DataError
+from roiline.core.files import read_input
 from roiline.infer.pictures import describe_bytes
+
+_LIST_LIMIT = 1 << 30
 
 
 class PicturePair(NamedTuple):
@@ -22,13 +25,11 @@ def read_pairs(path: Path) -> tuple[PicturePair, ...]:
     Raises:
         DataError: the file cannot be read, is no text, or a line has not two paths.
     """
+    data = read_input(path, limit=_LIST_LIMIT)
     try:
-        data = path.read_bytes()
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected a list of pairs, the file is {describe_bytes(data)}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     pairs = [_read_pair(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not pairs:
         raise DataError(f"{path}: expected two picture paths a line, it has none")

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
@@ -37,6 +38,7 @@ from roiline.infer.messages import (
     ShardWork,
     Started,
     Stop,
+    Unwritable,
 )
 from roiline.infer.request import Slot
 from roiline.infer.scheduler import (
@@ -64,6 +66,7 @@ LOG = logging.getLogger("roiline.pool")
 _WORKER_CODE = "from roiline.infer.worker import main; main()"
 _POLL_S = 0.5
 _LEAVE_S = 5.0
+_SILENCE_S = 15.0
 
 
 class PoolListener(Protocol):
@@ -108,6 +111,7 @@ class Pool:
         self._finish: Finish | None = None
         self._opening = True
         self._stops = 0
+        self._last_heard = time.monotonic()
         self._wakeup: int | None = None
         self._wakeup_writer = -1
         self.ledger = StageLedger()
@@ -126,7 +130,7 @@ class Pool:
 
         Raises:
             RoilineError: a worker could not open the model; of the class that it met.
-            WorkerError: a worker died three times while opening it.
+            WorkerError: a worker died three times while opening it, or its process cannot be started.
         """
         self._carry_out(self._scheduler.begin())
         while not all(process.ready for process in self._processes.values()):
@@ -139,7 +143,7 @@ class Pool:
         """Works all shards off, each worker holding up to `depth` at a time; `stopped`: a signal asked for an early end.
 
         Raises:
-            WorkerError: no worker could go on; what is on the disk stays.
+            WorkerError: no worker could go on, or results cannot be written; what is on the disk stays.
             KeyboardInterrupt: a second signal came.
         """
         self._works, self._listener = works, listener
@@ -148,6 +152,7 @@ class Pool:
             self._handle(ShardsPlanned(planned, depth))
             while self._finish is None:
                 self._wait_and_handle()
+                self._hint_at_silence()
                 listener.tick()
         if self._finish.outcome == "failed":
             raise WorkerError(
@@ -184,6 +189,7 @@ class Pool:
     def _receive(self, worker: int) -> None:
         """Takes one report of a worker in; the end of its pipe is its end."""
         process = self._processes[worker]
+        self._last_heard = time.monotonic()
         try:
             report: Report = process.connection.recv()
         except (EOFError, OSError):
@@ -207,8 +213,10 @@ class Pool:
                 self._handle(ShardDone(worker, key))
                 self._tell(lambda listener: listener.shard_done(key))
             case Failing(reason, trace):
-                LOG.error("worker %d (%s): %s", worker, self._slots[worker].label, trace.rstrip())
+                LOG.debug("worker %d (%s): %s", worker, self._slots[worker].label, trace.rstrip())
                 process.last_word = reason
+            case Unwritable(reason):
+                raise WorkerError(f"{reason}; finished shards are kept, the same command goes on from them")
             case Left(lanes):
                 self._add_samples(worker, lanes)
                 process.left = True
@@ -220,8 +228,8 @@ class Pool:
         code = process.popen.wait()
         process.left = True
         reason = process.last_word or _describe_exit(code)
-        if not process.leaving:
-            self._note(f"worker {worker} ({self._slots[worker].label}): {reason}")
+        if not process.leaving or process.last_word:
+            self._note(f"worker {worker} ({self._slots[worker].label}): {reason}", level=logging.ERROR)
         self._handle(WorkerDied(worker, reason))
 
     def _refuse(self, process: _Process, kind: str, text: str) -> None:
@@ -255,16 +263,20 @@ class Pool:
 
     def _start(self, worker: int) -> None:
         slot = self._slots[worker]
-        here, there = Pipe()
-        with _blocked_signals():
-            popen = subprocess.Popen(
-                [sys.executable, "-P", "-c", _WORKER_CODE, str(there.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else subprocess.DEVNULL,
-                env={**os.environ, **_thread_environment(slot.device), **slot.environment},
-                pass_fds=[there.fileno()],
-            )
-        there.close()
+        try:
+            here, there = Pipe()
+            with there, _blocked_signals():
+                popen = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _WORKER_CODE, str(there.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else subprocess.DEVNULL,
+                    env={**os.environ, **_thread_environment(slot.device), **slot.environment},
+                    pass_fds=[there.fileno()],
+                )
+        except OSError as error:
+            raise WorkerError(
+                f"worker {worker} ({slot.label}): its process cannot be started ({error.strerror}); use fewer workers"
+            ) from error
         self._processes[worker] = _Process(popen, here)
         self._order(worker, replace(self._setup, device=slot.device))
 
@@ -295,8 +307,8 @@ class Pool:
         if self._listener is not None:
             call(self._listener)
 
-    def _note(self, text: str) -> None:
-        LOG.warning("%s", text)
+    def _note(self, text: str, *, level: int = logging.WARNING) -> None:
+        LOG.log(level, "%s", text)
         self.notes.append(text)
 
     # -- signals -----------------------------------------------------------------------------------------------------------------
@@ -327,8 +339,21 @@ class Pool:
 
     def _take_signal(self) -> None:
         os.read(self._wakeup or 0, 1)
+        self._last_heard = time.monotonic()
         LOG.warning("stopping: the shards under way are finished first; a second Ctrl-C leaves at once")
         self._handle(StopRequested())
+
+    def _hint_at_silence(self) -> None:
+        """Says who is waited for after a request to stop when nothing has been heard for long: a process may be stopped or hang."""
+        if not self._stops or time.monotonic() - self._last_heard < _SILENCE_S:
+            return
+        self._last_heard = time.monotonic()
+        missing = [
+            f"worker {worker} ({self._slots[worker].label}, process {process.popen.pid})"
+            for worker, process in self._processes.items()
+            if not process.left
+        ]
+        LOG.warning("still waiting for %s; a second Ctrl-C leaves at once", ", ".join(missing))
 
 
 @contextlib.contextmanager

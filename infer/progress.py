@@ -63,9 +63,9 @@ class RunProgress:
     """Shows how far a run is, on stderr unless told otherwise."""
 
     def __init__(self, images: int, done: int, *, stream: TextIO | None = None, shown: bool = True) -> None:
-        self._stream = stream if stream is not None else sys.stderr
-        self._terminal = self._stream.isatty()
-        self._shown = shown
+        self._stream: TextIO | None = stream if stream is not None else sys.stderr
+        self._shown = shown and self._stream is not None  # a process may be started with its stderr closed
+        self._terminal = self._stream is not None and not self._stream.closed and self._stream.isatty()
         self._images = images
         self._done_before = self._done = done
         self._failed = 0
@@ -85,17 +85,20 @@ class RunProgress:
     def show(self, *, last: bool = False) -> None:
         """Shows the state if it is time to (or if it is the last time)."""
         now = time.monotonic()
-        if not self._shown or (
-            not last and now - self._last_shown < (_BAR_EVERY_S if self._terminal else _LINE_EVERY_S)
-        ):
+        due = last or now - self._last_shown >= (_BAR_EVERY_S if self._terminal else _LINE_EVERY_S)
+        if self._stream is None or not self._shown or not due:
             return
         self._last_shown = now
         text = self.describe()
         if self._terminal:
             filled = _BAR_WIDTH * self._done // max(1, self._images)
             text = f"\r[{'#' * filled}{'-' * (_BAR_WIDTH - filled)}] {text}\x1b[K"
-        self._stream.write(text + ("\n" if last or not self._terminal else ""))
-        self._stream.flush()
+        try:
+            self._stream.write(text + ("\n" if last or not self._terminal else ""))
+            self._stream.flush()
+        except OSError as error:  # whoever read it has gone, or its disk is full: no reason to end the work
+            self._shown = False
+            LOG.debug("progress is not shown any more: %s", error)
 
     def describe(self) -> str:
         """Returns the state as one line."""

@@ -16,6 +16,7 @@ import numpy as np
 from roiline.core.boxes import clip_boxes
 from roiline.core.errors import DataError
 from roiline.core.pickles import read_pickle
+from roiline.core.quantities import are_numbers, array_from_numbers, is_integer
 from roiline.core.structures import Float32, ImageId, RoidbEntry
 
 MIN_PROPOSAL_SIDE = 2
@@ -58,7 +59,7 @@ def proposal_file_from_pickle(content: object, path: Path) -> ProposalFile:
     id_field = "ids" if "ids" in content else "indexes"
     score_field = "scores" if "scores" in content else "objectness_logits"
     lists = {name: content[name] for name in ("boxes", score_field, id_field)}
-    wrong = [name for name, item in lists.items() if not isinstance(item, (list, tuple, np.ndarray))]
+    wrong = [name for name, item in lists.items() if not _is_list(item)]
     if wrong:
         raise DataError(f"{path}: expected lists, one item a picture, got {_describe(lists[wrong[0]])} in `{wrong[0]}`")
     lengths = {name: len(item) for name, item in lists.items()}
@@ -74,14 +75,13 @@ def proposal_file_from_pickle(content: object, path: Path) -> ProposalFile:
 
 def _corners_of(boxes: Float32, content: Mapping[str, Any], path: Path) -> Float32:
     """Returns boxes as corners, whatever a file of detectron2 says that they are."""
-    mode = content.get("bbox_mode", _CORNERS)
-    if mode == _CORNERS:
-        return boxes
-    if mode != _SIZES:
+    given = content.get("bbox_mode", _CORNERS)
+    mode = given.item() if isinstance(given, np.integer) else given
+    if not is_integer(mode) or mode not in (_CORNERS, _SIZES):
         raise DataError(
-            f"{path}: `bbox_mode` is {mode!r}; {_CORNERS} (corners) and {_SIZES} (corner, width, height) are read"
+            f"{path}: `bbox_mode` is {_show(mode)}; {_CORNERS} (corners) and {_SIZES} (corner, width, height) are read"
         )
-    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
+    return boxes if mode == _CORNERS else np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 def is_proposal_content(content: object) -> TypeGuard[Mapping[str, Any]]:
@@ -159,12 +159,17 @@ def select_proposals(boxes: Float32, entry: RoidbEntry, *, limit: int) -> Float3
     return kept[:limit] if limit > 0 else kept
 
 
+def _is_list(value: object) -> bool:
+    return isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+
 def _plain_id(key: object, path: Path) -> ImageId:
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        return int(key)
-    if isinstance(key, str):
-        return str(key)
-    raise DataError(f"{path}: expected picture ids that are integers or text, got {key!r}")
+    plain = key.item() if isinstance(key, np.integer) else key
+    if is_integer(plain):
+        return plain
+    if isinstance(plain, str):
+        return str(plain)
+    raise DataError(f"{path}: expected picture ids that are integers or text, got {_show(key)}")
 
 
 def _box_rows(rows: object, key: ImageId, path: Path) -> Float32:
@@ -173,7 +178,7 @@ def _box_rows(rows: object, key: ImageId, path: Path) -> Float32:
         return np.zeros((0, 4), np.float32)
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise DataError(f"{path}: boxes of picture {key!r}: expected shape (R, 4), got {boxes.shape}")
-    if not np.isfinite(boxes).all():
+    if not are_numbers(boxes):
         raise DataError(f"{path}: boxes of picture {key!r}: expected finite numbers, got NaN or infinity")
     return boxes
 
@@ -184,15 +189,15 @@ def _score_row(row: object, count: int, key: ImageId, path: Path) -> Float32:
         raise DataError(
             f"{path}: picture {key!r}: expected one score a box, got {len(scores)} scores for {count} boxes"
         )
-    if not np.isfinite(scores).all():
+    if not are_numbers(scores):
         raise DataError(f"{path}: scores of picture {key!r}: expected finite numbers, got NaN or infinity")
     return scores
 
 
 def _numbers(value: object, where: str) -> Float32:
     try:
-        return np.asarray(value, np.float32)
-    except (TypeError, ValueError) as failure:
+        return array_from_numbers(value, np.float32)
+    except ValueError as failure:
         raise DataError(f"{where}: expected an array of numbers, got {_describe(value)}") from failure
 
 
@@ -205,3 +210,8 @@ def _describe(value: object) -> str:
     if isinstance(value, Mapping):
         return f"a dict of {', '.join(sorted(map(str, value))[:8]) or 'nothing'}"
     return f"a {type(value).__name__}"
+
+
+def _show(value: object) -> str:
+    """Returns a scalar as it is, and anything that may be long, or too long to be shown, by its kind."""
+    return f"{value!r:.40}" if isinstance(value, (str, float)) or is_integer(value) else _describe(value)

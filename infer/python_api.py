@@ -102,8 +102,10 @@ class OpenedModel:
         self.close()
 
     def _answer(
-        self, task: Task, images: UInt8 | Sequence[UInt8], proposals: Float32 | Sequence[Float32] | None
+        self, task: Task, images: UInt8 | Sequence[UInt8] | None, proposals: Float32 | Sequence[Float32] | None
     ) -> Any:
+        if images is None:
+            raise UsageError("got None for a picture: cv2.imread gives that where it finds none that it can read")
         if isinstance(images, np.ndarray):
             given = None if proposals is None else np.asarray(proposals)
             return self._answer_one(task, images, 0, given)
@@ -179,7 +181,6 @@ def run(
     `proposals` are proposal files, paired with the datasets by order, and `proposals_from` is a model that makes them, for models that make
     none themselves; `others` are models whose answers are combined with those of the first.
 
-    Workers are spawned: a script that calls this guards its main part with `if __name__ == "__main__"`.
 
     Raises:
         RoilineError: as the commands; see the errors' own descriptions.
@@ -252,16 +253,28 @@ def pair_sources(
 ) -> tuple[DataSource, ...]:
     """Returns the datasets with the picture folders, splits and proposal files that belong to them, paired by order.
 
+    Where some datasets are COCO jsons and others are not, picture folders go to the jsons and splits to the others.
+
     Raises:
-        UsageError: more picture folders, splits or proposal files than datasets.
+        UsageError: more picture folders, splits or proposal files than datasets that take them.
     """
-    for option, values in (("--images", images), ("--split", splits), ("--proposals", proposals)):
-        if len(values) > len(data):
-            raise UsageError(f"{option} is given {len(values)} times for {len(data)} datasets")
-    folders = [Path(folder) for folder in images] + [None] * (len(data) - len(images))
-    names = [*splits, *[None] * (len(data) - len(splits))]
-    files = [*map(Path, proposals), *[None] * (len(data) - len(proposals))]
+    jsons = [index for index, source in enumerate(data) if str(source).endswith(".json")]
+    others = [index for index in range(len(data)) if index not in jsons]
+    folders = _pair("--images", images, jsons if others and jsons else range(len(data)))
+    names = _pair("--split", splits, others if others and jsons else range(len(data)))
+    files = _pair("--proposals", proposals, range(len(data)))
     return tuple(
-        DataSource(str(source), folder, split, file)
-        for source, folder, split, file in zip(data, folders, names, files, strict=True)
+        DataSource(
+            str(source),
+            Path(folders[index]) if index in folders else None,
+            None if index not in names else str(names[index]),
+            Path(files[index]) if index in files else None,
+        )
+        for index, source in enumerate(data)
     )
+
+
+def _pair(option: str, values: Sequence[str | Path], places: Sequence[int]) -> dict[int, str | Path]:
+    if len(values) > len(places):
+        raise UsageError(f"{option} is given {len(values)} times for {len(places)} datasets that take it")
+    return dict(zip(places, values, strict=False))

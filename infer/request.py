@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Task
 from roiline.engines.protocol import Device
 
@@ -23,6 +24,10 @@ DEFAULT_FORMATS: Mapping[Task, tuple[str, ...]] = {
     "detections": ("coco",),
     "classification": ("json",),
 }
+LARGEST_BATCH = 4096
+LONGEST_SIDE = 16384
+"""Of the network's input in pixels: beyond it one picture alone takes gigabytes."""
+MOST_DETECTIONS = 1_000_000
 MODEL_PREDICTOR = "roiline.infer.model:open_predictor"
 
 
@@ -53,8 +58,31 @@ class Companions:
 NO_COMPANIONS = Companions()
 
 
+def check_overrides(overrides: RunOverrides) -> None:
+    """Checks that every overridden setting is a value that can be meant.
+
+    Raises:
+        UsageError: one is not finite or out of its range.
+    """
+    ranges: dict[str, tuple[float | None, float, float]] = {
+        "--score-thresh": (overrides.score_thresh, 0, 1),
+        "--nms": (overrides.nms_thresh, 0, 1),
+        "--max-dets": (overrides.max_dets, 0, MOST_DETECTIONS),
+        "--scale": (overrides.scale, 1, LONGEST_SIDE),
+        "--max-size": (overrides.max_size, 1, LONGEST_SIDE),
+    }
+    for option, (value, least, most) in ranges.items():
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"{option}: expected a value from {least} to {most}, got {value}")
+
+
 def spec_with_overrides(spec: ModelSpec, overrides: RunOverrides) -> ModelSpec:
-    """Returns the specification that governs a run: the model's own with what the run overrides; applying it again changes nothing."""
+    """Returns the specification that governs a run: the model's own with what the run overrides; applying it again changes nothing.
+
+    Raises:
+        UsageError: an overridden setting is out of its range.
+    """
+    check_overrides(overrides)
     images = replace(
         spec.image_rules,
         scale=spec.image_rules.scale if overrides.scale is None else overrides.scale,

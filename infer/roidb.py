@@ -14,11 +14,15 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from roiline.core.errors import DataError
+from roiline.core.quantities import is_number
 from roiline.core.structures import Float64, ImageId, RoidbEntry
 from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.pictures import read_size
 
 DatasetKind: TypeAlias = Literal["coco", "voc", "folder", "glob", "list", "picture"]
+
+MAX_SIDE = 1 << 20
+"""The largest height and width that a dataset may state, in pixels: no larger picture can be decoded."""
 
 _EXAMPLES = 5
 
@@ -101,6 +105,11 @@ def shorten(items: Iterable[object], *, limit: int = _EXAMPLES) -> str:
     texts = [str(item) for item in items]
     more = f", and {len(texts) - limit} more" if len(texts) > limit else ""
     return ", ".join(texts[:limit]) + more
+
+
+def side_from_stated(value: object) -> int:
+    """Returns the height or width that a dataset states, 0 where it is no whole number from 1 to `MAX_SIDE`."""
+    return int(value) if is_number(value) and 0 < value <= MAX_SIDE and value == int(value) else 0
 
 
 def read_unstated_size(path: Path, identity: ImageId, exif: ExifPolicy, notes: Findings) -> tuple[int, int]:

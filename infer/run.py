@@ -35,11 +35,18 @@ from roiline.infer.dataset_run import (
 from roiline.infer.manifest import RUN_FILE, SHARDS_FOLDER, TIMING_FILE, read_manifest, write_manifest
 from roiline.infer.merge import FailedImage, MergedResults
 from roiline.infer.messages import Finished, Setup
-from roiline.infer.outputs import choose_formats, result_paths, write_failures, write_results
+from roiline.infer.outputs import (
+    choose_formats,
+    outputs_stand,
+    remove_stale_results,
+    result_paths,
+    write_failures,
+    write_outputs,
+)
 from roiline.infer.plan import Shard, shard_size
 from roiline.infer.pool import Pool
 from roiline.infer.progress import DatasetProgress, RunProgress
-from roiline.infer.request import RunRequest, RunSummary
+from roiline.infer.request import LARGEST_BATCH, RunRequest, RunSummary, check_overrides
 from roiline.infer.run_proposals import check_companions
 from roiline.infer.shards import TAPS_SUFFIX, ShardFile, set_aside_shard, shard_path
 from roiline.infer.taps import link_taps
@@ -86,8 +93,8 @@ def complete_request(request: RunRequest) -> RunRequest:
         raise UsageError("no dataset: name at least one DATA")
     if not request.slots:
         raise UsageError("no device to run on")
-    if request.batch_size < 1:
-        raise UsageError(f"--batch-size: expected at least 1, got {request.batch_size}")
+    if not 1 <= request.batch_size <= LARGEST_BATCH:
+        raise UsageError(f"--batch-size: expected at least 1 and at most {LARGEST_BATCH}, got {request.batch_size}")
     task = request.task
     if task == "detections" and read_spec(request.model).tasks == ("classification",):
         task = "classification"
@@ -105,12 +112,13 @@ def read_fitting_spec(request: RunRequest) -> ModelSpec:
     if request.task not in spec.tasks:
         raise ModelError(f"{request.model}: makes {', '.join(spec.tasks)}, not {request.task}")
     check_companions(request, spec)
-    _check_overrides(request, spec)
+    check_overrides(request.overrides)
+    _check_thresholds(request, spec)
     return spec
 
 
-def _check_overrides(request: RunRequest, spec: ModelSpec) -> None:
-    """Checks that the settings to override are there.
+def _check_thresholds(request: RunRequest, spec: ModelSpec) -> None:
+    """Checks that the thresholds to override are there.
 
     Raises:
         UsageError: the model makes no detections that a threshold could hold for.
@@ -232,13 +240,15 @@ class _Run:
             for index, problem in run.bad.items():
                 LOG.warning("%s; its images are computed again", problem)
                 set_aside_shard(run.out / SHARDS_FOLDER, index)
-            if not run.shards_left:
+            run.worked = bool(run.shards_left)
+            if not run.worked:
                 continue
-            (run.out / SHARDS_FOLDER).mkdir(parents=True, exist_ok=True)
+            _make_folder(run.out / SHARDS_FOLDER)
             for folder in (run.out / SHARDS_FOLDER, *(run.out / SHARDS_FOLDER).glob(f"*{TAPS_SUFFIX}")):
                 remove_temporaries(folder)
             run.manifest = replace(
                 run.manifest,
+                files={} if run.before is None else run.before.files,
                 workers=tuple(
                     {"device": slot.label, **self._pool.descriptions.get(number, {})}
                     for number, slot in enumerate(self._request.slots)
@@ -280,14 +290,16 @@ class _Run:
         formats = self._request.formats
         paths = result_paths(run.out, run.manifest, formats)
         results = MergedResults([(0, list(run.done.values()))], images=len(run.entries))
-        unchanged = (
-            run.before is not None and run.before.finished and run.before.named_range == run.manifest.named_range
-        )
         link_taps(run.out, results.taps())
-        if not (unchanged and all(path.exists() for path in paths)):
-            write_results(run.out, run.manifest, results, formats)
-            write_failures(run.out, results.failed)
-            write_manifest(run.out, replace(run.manifest, finished=True, notes=tuple(self._pool.notes)))
+        before = run.before
+        if before is None or run.worked or not before.finished:
+            if before is not None:
+                remove_stale_results(run.out, before, but=paths)
+            manifest = replace(run.manifest, files={}, notes=tuple(self._pool.notes))
+            write_outputs(run.out, manifest, results, formats)
+        elif not (before.named_range == run.manifest.named_range and outputs_stand(run.out, before, paths)):
+            manifest = replace(before, named_range=run.manifest.named_range, request=run.manifest.request)
+            write_outputs(run.out, manifest, results, formats)
         code = EXIT_SOME_FAILED if results.failed else EXIT_DONE
         return RunSummary(code, len(results), len(results.failed), paths)
 

@@ -6,7 +6,8 @@ a shard alone, batch after batch with nothing read ahead. An image is blamed for
 flight alone, or in a careful shard; an image that was blamed twice is set aside, so that a worker killed by hand costs nobody's result.
 
 Deaths are bounded: a worker that dies `MAX_IDLE_DEATHS` times with nothing in flight, or `MAX_DEATHS` times without an image that
-succeeds in between, is given up; when none is left the run fails.
+succeeds in between, is given up, and so is one that dies `MAX_DEATHS` times for no image's fault without a shard that reaches the disk in
+between: images that succeed are no progress where nothing can be written. When no worker is left the run fails.
 
 Shards are numbers to it, images are numbers within their shard; workers are numbered from 0.
 """
@@ -148,6 +149,7 @@ class _Worker:
     held: dict[int, set[int]] = field(default_factory=dict)  # shard -> its images in flight
     idle_deaths: int = 0
     deaths: int = 0
+    fruitless_deaths: int = 0  # since the last shard, with no image to blame
 
 
 class Scheduler:
@@ -204,6 +206,7 @@ class Scheduler:
             case ShardDone(worker, shard):
                 del self._workers[worker].held[shard]
                 self._left.discard(shard)
+                self._workers[worker].fruitless_deaths = 0
             case StopRequested():
                 self._stopping = True
                 instructions += self._stop_workers()
@@ -216,9 +219,11 @@ class Scheduler:
         in_flight = sorted((shard, image) for shard, images in state.held.items() for image in images)
         self._last_reason = reason
         instructions: list[Instruction] = []
+        blamed = False
         for place in in_flight:
             if len(in_flight) > 1 and place[0] not in self._careful:
                 continue
+            blamed = True
             self._strikes[place] += 1
             if self._strikes[place] >= MAX_STRIKES and place not in self._aside:
                 self._aside[place] = f"set aside: its worker died {MAX_STRIKES} times over it ({reason})"
@@ -227,11 +232,16 @@ class Scheduler:
         self._release(worker)
         state.deaths += 1
         state.idle_deaths = 0 if in_flight else state.idle_deaths + 1
+        state.fruitless_deaths += not blamed
         if self._stopping or was_leaving:
             state.state = "gone"
         elif state.idle_deaths >= MAX_IDLE_DEATHS or state.deaths >= MAX_DEATHS:
             state.state = "gone"
             instructions.append(GiveUpWorker(worker, f"worker {worker} died {state.deaths} times in a row: {reason}"))
+        elif state.fruitless_deaths >= MAX_DEATHS:
+            state.state = "gone"
+            times = f"{state.fruitless_deaths} times without finishing a shard"
+            instructions.append(GiveUpWorker(worker, f"worker {worker} died {times}: {reason}"))
         else:
             state.state = "starting"
             instructions.append(StartWorker(worker))
@@ -255,10 +265,16 @@ class Scheduler:
         instructions: list[Instruction] = []
         if self._stopping:
             return instructions
-        for held in range(self._depth):
-            for number, worker in enumerate(self._workers):
-                if worker.state == "ready" and len(worker.held) == held and self._queue:
-                    instructions += self._hand_next(number)
+        open_workers = {number for number, worker in enumerate(self._workers) if worker.state == "ready"}
+        while self._queue:
+            open_workers = {number for number in open_workers if len(self._workers[number].held) < self._depth}
+            if not open_workers:
+                break
+            number = min(open_workers, key=lambda one: (len(self._workers[one].held), one))
+            handed = self._hand_next(number)
+            if not handed:
+                open_workers.discard(number)
+            instructions += handed
         return instructions
 
     def _hand_next(self, worker: int) -> list[Instruction]:

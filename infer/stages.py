@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
+from roiline.core.errors import ModelError
 from roiline.core.spec import ModelSpec
 from roiline.engines.protocol import Engine, Stage, Tensor
 
@@ -30,9 +31,14 @@ class Stages:
         self, open_stage: OpenStage, find_taps: FindTaps, spec: ModelSpec, *, body_apart: bool = False
     ) -> None:
         seams = spec.seams
-        answers = tuple(seams["raw"] if "raw" in seams else seams["candidates"])
+        answers = seams.get("raw", seams.get("candidates", ()))
         self.heads: tuple[Head, ...] = tuple(head for head in _ROIS if head in seams)
-        features = tuple(seams["features"]) if self.heads else ()
+        features = seams.get("features", ()) if self.heads else ()
+        if not answers or (self.heads and not features):
+            raise ModelError(
+                "the model's specification names no tensors of scores and boxes (or none of features for its heads), where this run "
+                "would cut it; export the model again"
+            )
         self._rois = {head: tuple(seams[_ROIS[head]]) for head in self.heads}
         self.head_taps: dict[Head, tuple[str, ...]] = {
             head: find_taps(self._rois[head]) if spec.taps else () for head in self.heads

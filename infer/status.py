@@ -35,7 +35,7 @@ def read_status(out: Path) -> tuple[RunStatus, ...]:
     """Returns the status of the run in an OUT folder, one entry a dataset.
 
     Raises:
-        DataError: there is no run, or run.json is damaged.
+        DataError: there is no run, run.json is damaged, or the shards cannot be looked at.
     """
     folders = [out] if (out / RUN_FILE).exists() else sorted(path.parent for path in out.glob(f"*/{RUN_FILE}"))
     statuses = [
@@ -49,7 +49,7 @@ def read_status(out: Path) -> tuple[RunStatus, ...]:
 
 
 def _folder_status(out: Path, manifest: Manifest) -> RunStatus:
-    if not manifest.shard_sizes:
+    if manifest.joined:
         return _joined_status(out, manifest)
     done = failed = recent = 0
     latest = manifest.started_at
@@ -60,6 +60,8 @@ def _folder_status(out: Path, manifest: Manifest) -> RunStatus:
             header = ShardFile(path).header
         except (FileNotFoundError, DataError):
             continue  # not there yet; a damaged one is done again by the run itself
+        except OSError as error:
+            raise DataError(f"{path}: cannot be looked at ({error.strerror})") from error
         if header.identity != manifest.identity:
             continue
         done += size

@@ -15,10 +15,20 @@ from xml.etree import ElementTree
 import numpy as np
 
 from roiline.core.errors import DataError, UsageError
+from roiline.core.files import read_input
+from roiline.core.quantities import is_number
 from roiline.core.structures import RoidbEntry
 from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.pictures import is_picture_file
-from roiline.infer.roidb import Category, Findings, Listing, entry_from_ground_truth, read_unstated_size, shorten
+from roiline.infer.roidb import (
+    Category,
+    Findings,
+    Listing,
+    entry_from_ground_truth,
+    read_unstated_size,
+    shorten,
+    side_from_stated,
+)
 
 _CLASS_FLAG = re.compile(r"\s+(-1|0|1)$")
 
@@ -95,8 +105,8 @@ def _read_split(root: Path, split: str, pictures: dict[str, Path], annotated: di
         known = sorted(file.stem for file in path.parent.glob("*.txt"))
         raise UsageError(f"{root}: no split `{split}` ({path} does not exist); there are: {', '.join(known) or 'none'}")
     try:
-        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.strip() for line in read_input(path).decode("utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
         raise DataError(f"{path}: cannot be read as text ({error})") from error
     stems = [line if line in pictures or line in annotated else _CLASS_FLAG.sub("", line) for line in lines]
     if not stems:
@@ -111,7 +121,7 @@ def _read_annotation(
     path: Path, image: RoidbEntry, classes: dict[str, int], unknown: set[str], notes: Findings, exif: ExifPolicy
 ) -> RoidbEntry:
     tree = _parse_xml(path)
-    height, width = (_positive(tree.findtext(f"size/{side}")) for side in ("height", "width"))
+    height, width = (_side(tree.findtext(f"size/{side}")) for side in ("height", "width"))
     if not height or not width:
         height, width = read_unstated_size(image.path, image.image_id, exif, notes)
     sized = RoidbEntry(image.image_id, image.path, height, width)
@@ -137,12 +147,10 @@ def _read_annotation(
 def _parse_xml(path: Path) -> ElementTree.Element:
     try:
         parser = ElementTree.XMLParser(target=_PlainTreeBuilder())  # noqa: S314 - document types, hence entities, are refused
-        parser.feed(path.read_bytes())
+        parser.feed(read_input(path))
         root: ElementTree.Element = parser.close()
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise DataError(f"not well-formed XML ({error})") from error
-    except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror or error})") from error
     if root.tag != "annotation":
         raise DataError(f"expected an <annotation> document, got <{root.tag}>")
     return root
@@ -154,10 +162,13 @@ def _coordinate(item: ElementTree.Element, key: str) -> float:
         value = float(text or "")
     except ValueError:
         value = float("nan")
-    if not np.isfinite(value):
+    if not is_number(value):
         raise DataError(f"expected a number as {key} of an object, got {text!r}")
     return value
 
 
-def _positive(text: str | None) -> int:
-    return int(text) if text is not None and text.strip().isdecimal() else 0
+def _side(text: str | None) -> int:
+    try:
+        return side_from_stated(float(text or ""))
+    except ValueError:
+        return 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import os
 import queue
+import shutil
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
@@ -41,6 +43,7 @@ from roiline.infer.messages import (
     ShardWork,
     Started,
     Stop,
+    Unwritable,
 )
 from roiline.infer.pictures import decode_picture, read_bytes
 from roiline.infer.predictor import Predictor
@@ -317,14 +320,22 @@ class Worker:
     def _write(self) -> None:
         clock = self._clock("writer")
         while (finished := self._finished.get()) is not None:
-            if isinstance(finished, _Tapped):
-                shard, position = finished.shard, finished.position
+            shard = finished.shard if isinstance(finished, _Tapped) else finished
+            try:
                 with clock.measure("write"):
-                    shard.taps[position] = write_taps(tap_path(shard.work.path, position), finished.taps)
-                continue
-            with clock.measure("write"):
-                self._write_shard(finished)
-            self._line.send(Done(finished.work.key, self.take_samples()))
+                    self._write_one(finished)
+            except OSError as error:
+                self._line.send(Unwritable(_describe_full(shard.work.path, error)))
+                return
+            if isinstance(finished, _OpenShard):
+                self._line.send(Done(shard.work.key, self.take_samples()))
+
+    def _write_one(self, finished: _OpenShard | _Tapped) -> None:
+        if isinstance(finished, _OpenShard):
+            self._write_shard(finished)
+        else:
+            shard, position = finished.shard, finished.position
+            shard.taps[position] = write_taps(tap_path(shard.work.path, position), finished.taps)
 
     def _write_shard(self, shard: _OpenShard) -> None:
         work = shard.work
@@ -336,6 +347,15 @@ class Worker:
             results=[(image.position, shard.results[image.position]) for image in work.images],
             taps=shard.taps,
         )
+
+
+def _describe_full(path: Path, error: OSError) -> str:
+    """Returns why a shard cannot be written, with the room that its disk has left."""
+    reason = str(error) if isinstance(error, RoilineError) else f"{path}: cannot be written ({error.strerror})"
+    try:
+        return f"{reason}; {shutil.disk_usage(path.parent).free / 1e6:.1f} MB are free there"
+    except OSError:
+        return reason  # the folder itself may be what is gone
 
 
 def _next_order(connection: Connection) -> object:

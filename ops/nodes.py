@@ -16,6 +16,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from roiline.core.errors import ExportError
+
 OPSET = 20
 IR_VERSION = 10
 DOMAIN = "roiline"
@@ -29,11 +31,35 @@ LAST = np.iinfo(np.int64).max
 
 
 def array_from_constant(value: ConstantValue) -> NDArray[np.generic]:
-    """Returns a constant as an array: Python integers are int64, Python floats float32, arrays stay as they are."""
+    """Returns a constant as an array: Python integers are int64, Python floats float32, arrays stay as they are.
+
+    Raises:
+        ExportError: a number does not fit its type.
+    """
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
-    array = np.asarray(value)
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+    kind = np.asarray(value).dtype.kind
+    return _fit_numbers(value, np.float32 if kind == "f" else np.int64)
+
+
+def _fit_numbers(value: float | Sequence[int] | Sequence[float], dtype: type[np.generic]) -> NDArray[np.generic]:
+    """Returns numbers, which mostly come from a configuration, as an array of the type that the model has them in."""
+    try:
+        with np.errstate(over="raise"):
+            return np.array(value, dtype)
+    except (OverflowError, FloatingPointError) as error:
+        raise ExportError(
+            f"{value!r:.80} does not fit the type {np.dtype(dtype).name} that the model has it in; correct the setting that it comes from"
+        ) from error
+
+
+def _check_attribute(value: Attribute) -> None:
+    numbers = value if isinstance(value, (list, tuple)) else (value,)
+    for number in numbers:
+        if isinstance(number, int):
+            _fit_numbers(number, np.int64)
+        elif isinstance(number, float):
+            _fit_numbers(number, np.float32)
 
 
 class NodeWriter(ABC):
@@ -64,6 +90,8 @@ class NodeWriter(ABC):
         self._count += 1
         stem = f"{op_type}_{self._count}"
         results = tuple(name or (stem if len(names) == 1 else f"{stem}_{i}") for i, name in enumerate(names))
+        for value in attributes.values():
+            _check_attribute(value)
         node = helper.make_node(op_type, list(inputs), list(results), name=stem, domain=domain, **attributes)
         if overload:
             node.overload = overload
@@ -72,15 +100,15 @@ class NodeWriter(ABC):
 
     def ints(self, *values: int) -> str:
         """Returns a 1-D int64 constant."""
-        return self.constant(np.array(values, np.int64))
+        return self.constant(_fit_numbers(values, np.int64))
 
     def integer(self, value: int) -> str:
         """Returns an int64 scalar constant."""
-        return self.constant(np.array(value, np.int64))
+        return self.constant(_fit_numbers(value, np.int64))
 
     def scalar(self, value: float) -> str:
         """Returns a float32 scalar constant."""
-        return self.constant(np.array(value, np.float32))
+        return self.constant(_fit_numbers(value, np.float32))
 
     def dims(self, tensor: str, *axes: int) -> tuple[str, ...]:
         """Returns the given dimensions of a tensor, each as a 1-D int64 tensor of one element."""

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from roiline.core.errors import DataError
+from roiline.core.files import read_input
+from roiline.core.quantities import are_numbers, array_from_numbers, is_integer
 from roiline.core.structures import Float64, ImageId, Int64
 from roiline.infer.roidb import Dataset
 from roiline.report.result_columns import DetectionResults, KeypointResults, MaskResults, ScoredResults, read_masks
@@ -30,7 +32,7 @@ def read_coco_results(path: Path, dataset: Dataset) -> ScoredResults:
         DataError: the file is damaged, not such a list, or of another dataset.
     """
     try:
-        records = json.loads(path.read_bytes())
+        records = json.loads(read_input(path))
     except (ValueError, RecursionError) as failure:
         raise DataError(f"{path}: not complete, valid JSON ({failure}); the file may be truncated") from failure
     if not isinstance(records, list):
@@ -85,7 +87,7 @@ def _class_ids(dataset: Dataset, records: Sequence[Mapping[str, Any]]) -> dict[I
     """Returns category id -> contiguous class; a dataset without categories has classes for ids, as the run that wrote them had."""
     if dataset.categories:
         return {category.id: label for label, category in enumerate(dataset.categories, start=1)}
-    ids = {record["category_id"] for record in records if isinstance(record["category_id"], int)}
+    ids = {record["category_id"] for record in records if is_integer(record["category_id"])}
     return {key: key for key in ids if key > 0}
 
 
@@ -106,10 +108,10 @@ def _number_table(values: Sequence[object], shape: tuple[int, ...], path: Path, 
     if not values:
         return np.zeros(shape, np.float64)
     try:
-        table = np.array(values, np.float64)
-    except (TypeError, ValueError) as failure:
+        table = array_from_numbers(values, np.float64)
+    except ValueError as failure:
         raise DataError(f"{path}: expected numbers in every `{field}`, got something else ({failure})") from failure
-    if table.shape != shape or not np.isfinite(table).all():
+    if table.shape != shape or not are_numbers(table):
         raise DataError(
             f"{path}: expected {shape[1:] or 'one'} finite numbers in every `{field}`, got shape {table.shape[1:]}"
         )

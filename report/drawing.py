@@ -50,7 +50,7 @@ class DrawingRules:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Is what was drawn: the `files`, in dataset order, and the pictures that could not be read, with the reason."""
+    """Is what was drawn: the `files`, in dataset order, and the pictures that could not be read or written, with the reason."""
 
     files: tuple[Path, ...]
     failed: tuple[tuple[ImageId, str], ...]
@@ -69,12 +69,14 @@ def draw_results(
 ) -> Drawing:
     """Draws the results of a run or a result file, one `<stem>.jpg` in `out_dir` for each picture that has something to show.
 
+    With `ground_truth` that is every picture that has any, results or not.
+
     Pictures of equal stems get `<stem>_2.jpg` and so on, in dataset order. Where a folder has detections and proposals, its
     detections are drawn. `class_names` serve datasets without categories; see `DrawingRules` for the other options.
 
     Raises:
         UsageError: `out_dir` is the dataset's own folder of pictures, which would be overwritten.
-        DataError: there are no results, they are damaged or of another dataset, or no picture at all could be read.
+        DataError: there are no results, they are damaged or of another dataset, or no picture at all could be read and written.
     """
     if out_dir.resolve() in {folder.resolve() for folder in {entry.path.parent for entry in dataset.entries}}:
         raise UsageError(
@@ -89,15 +91,16 @@ def draw_results(
     files: list[Path] = []
     failed: list[tuple[ImageId, str]] = []
     for entry, found in zip(entries, per_image, strict=True):
-        if not _has_rows(_choose_shown(found, rules)):
+        truth = rules.ground_truth and len(entry.boxes) > 0
+        if not truth and not _has_rows(_choose_shown(found, rules)):
             continue
         try:
             drawn = draw_picture(_read_entry(entry, rules), found, entry, rules)
             files.append(_write_jpeg(out_dir / f"{stems[entry.image_id]}.jpg", drawn))
-        except DataError as failure:
+        except (DataError, OSError) as failure:
             failed.append((entry.image_id, str(failure)))
     if failed and not files:
-        raise DataError(f"none of the {len(failed)} pictures with results could be drawn; the first: {failed[0][1]}")
+        raise DataError(f"none of the {len(failed)} pictures to draw could be drawn; the first: {failed[0][1]}")
     return Drawing(tuple(files), tuple(failed))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roiline.core.errors import UsageError
-from roiline.core.files import write_json
+from roiline.core.files import check_output, make_folder, write_json
 from roiline.infer.roidb import Dataset
 from roiline.report.detection_metrics import PARTS, Scored, find_obstacle, measure_detections, scored_part
 from roiline.report.ground_truth import read_ground_truth
@@ -44,7 +44,8 @@ def evaluate(
     a `.json` file), else into the results' folder; for a bare file without `out` nothing is written. The name of a dataset changes nothing.
 
     Raises:
-        UsageError: a bare file with several datasets, or faster-coco-eval is not installed.
+        UsageError: a bare file with several datasets, `out` is one of the files read, or faster-coco-eval is not installed.
+        OutputError: `metrics.json` cannot be written.
         DataError: there are no results, or they are damaged or of another dataset.
     """
     if not datasets:
@@ -53,6 +54,9 @@ def evaluate(
         raise UsageError(
             f"{results_path}: is one result file, but {len(datasets)} datasets were given; give its own, or an OUT folder"
         )
+    file = _choose_file(results_path, out)
+    if file is not None:
+        check_output(file, _list_inputs(results_path, datasets))
     metrics: dict[str, Any] = {"format_version": FORMAT_VERSION}
     texts: list[str] = []
     for dataset in datasets:
@@ -67,9 +71,8 @@ def evaluate(
         ]
         texts += [text for text, _ in parts]
         metrics[dataset.name] = {key: value for _, measured in parts for key, value in measured.items()}
-    file = _choose_file(results_path, out)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         write_json(file, metrics)
     return Evaluation("\n\n".join(texts), metrics, file)
 
@@ -107,6 +110,16 @@ def _describe_coverage(results: Results, dataset: Dataset) -> str:
     if covered == dataset.total:
         return f"{dataset.name} ({covered} pictures)"
     return f"{dataset.name} ({covered} of {dataset.total} pictures)"
+
+
+def _list_inputs(results_path: Path, datasets: Sequence[Dataset]) -> list[Path]:
+    """Lists the files that an evaluation reads and a file of metrics could replace by mistake: annotations and JSON files of a run."""
+    annotations = [dataset.annotation_file for dataset in datasets if dataset.annotation_file is not None]
+    if results_path.is_file():
+        return [results_path, *annotations]
+    folders = (results_path, *(results_path / dataset.name for dataset in datasets))
+    stored = [file for folder in folders for file in folder.glob("*.json") if file.name != METRICS_NAME]
+    return [*annotations, *stored]
 
 
 def _choose_file(results_path: Path, out: Path | None) -> Path | None:

@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from roiline.core.boxes import xywh_from_xyxy
 from roiline.core.errors import DataError
+from roiline.core.files import read_input
+from roiline.core.quantities import is_integer, is_number
 from roiline.core.rle import decompress_runs
 from roiline.core.structures import RoidbEntry
 from roiline.infer.result_rows import Part
@@ -21,6 +25,9 @@ from roiline.infer.roidb import Dataset
 
 _LEAST_POLYGON = 6
 """Numbers of a triangle; polygons of fewer have no area."""
+
+_LONGEST_OUTLINE = 1 << 22
+"""How many pixels long a polygon's outline may be: the evaluator's memory grows with it, a hundred bytes and more for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +100,14 @@ def _records_from_json(
     ranks: Mapping[int, int],
     parts: Collection[Part],
 ) -> list[dict[str, Any]]:
-    positions = {entry.image_id: position for position, entry in enumerate(entries, start=1)}
+    positions: dict[object, int] = {str(entry.image_id): position for position, entry in enumerate(entries, start=1)}
+    positions |= {entry.image_id: position for position, entry in enumerate(entries, start=1)}
     labels = {category.id: ranks[label] for label, category in enumerate(dataset.categories, start=1)}
     records = []
     for number, annotation in enumerate(_read_annotations(path)):
-        position = positions.get(annotation.get("image_id", ""))
+        where = f"{path}: annotation {number}"
+        position = _find_image(annotation, positions, where)
         if position is not None:
-            where = f"{path}: annotation {number}"
             record = _record_from_annotation(annotation, position, labels, where)
             if "masks" in parts and annotation.get("segmentation"):
                 record["segmentation"] = _check_mask(annotation["segmentation"], entries[position - 1], where)
@@ -111,8 +119,8 @@ def _records_from_json(
 
 def _read_annotations(path: Path) -> list[dict[str, Any]]:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as failure:
+        content = json.loads(read_input(path))
+    except (ValueError, RecursionError) as failure:
         raise DataError(f"{path}: the ground truth cannot be read: {failure}") from failure
     annotations = content.get("annotations", []) if isinstance(content, dict) else None
     if not isinstance(annotations, list) or not all(isinstance(item, dict) for item in annotations):
@@ -120,40 +128,53 @@ def _read_annotations(path: Path) -> list[dict[str, Any]]:
     return annotations
 
 
+def _find_image(annotation: Mapping[str, Any], positions: Mapping[object, int], where: str) -> int | None:
+    """Returns the position of an annotation's image, whose id may be written as a number or as text; None: it is of another."""
+    identity = annotation.get("image_id")
+    if not isinstance(identity, (int, str)):
+        raise DataError(f"{where}: expected an image_id that is an integer or text, got {identity!r:.60}")
+    return positions.get(identity, positions.get(str(identity)))
+
+
 def _record_from_annotation(
     annotation: Mapping[str, Any], position: int, labels: Mapping[int, int], where: str
 ) -> dict[str, Any]:
-    try:
-        x, y, width, height = map(float, annotation["bbox"])
-        label = labels[annotation["category_id"]]
-        area = float(annotation.get("area", width * height))
-    except (KeyError, TypeError, ValueError) as failure:
-        raise DataError(
-            f"{where}: expected a bbox of 4 numbers, a numeric area and a known category_id; {type(failure).__name__}: {failure}"
-        ) from failure
+    box, category, crowd = (annotation.get(key) for key in ("bbox", "category_id", "iscrowd"))
+    if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
+        raise DataError(f"{where}: expected a bbox of 4 numbers x, y, width, height, got {box!r:.60}")
+    area = annotation.get("area", box[2] * box[3])
+    if not is_number(area):
+        raise DataError(f"{where}: expected a number as area, got {area!r:.60}")
+    if not is_integer(category) or category not in labels:
+        raise DataError(f"{where}: expected the category_id of a category of the dataset, got {category!r:.60}")
+    if "iscrowd" in annotation and crowd not in (0, 1):
+        raise DataError(f"{where}: expected iscrowd to be 0 or 1, got {crowd!r:.60}")
     return {
         "image_id": position,
-        "category_id": label,
-        "bbox": [x, y, width, height],
-        "area": area,
-        "iscrowd": int(annotation.get("iscrowd", 0)),
+        "category_id": labels[category],
+        "bbox": [float(number) for number in box],
+        "area": float(area),
+        "iscrowd": int(crowd or 0),
     }
 
 
 def _check_keypoints(annotation: Mapping[str, Any], where: str) -> dict[str, Any]:
     keypoints = annotation["keypoints"]
-    if not isinstance(keypoints, list) or len(keypoints) % 3 or not all(map(_is_number, keypoints)):
+    if not isinstance(keypoints, list) or len(keypoints) % 3 or not all(map(is_number, keypoints)):
         raise DataError(f"{where}: expected keypoints to be numbers x, y, visibility of each")
-    visible = sum(value > 0 for value in keypoints[2::3])
-    return {"keypoints": keypoints, "num_keypoints": annotation.get("num_keypoints", visible)}
+    count = annotation.get("num_keypoints", sum(value > 0 for value in keypoints[2::3]))
+    if not is_integer(count) or count < 0:
+        raise DataError(f"{where}: expected num_keypoints to be a number of keypoints, got {count!r:.60}")
+    return {"keypoints": keypoints, "num_keypoints": count}
 
 
 def _check_mask(mask: object, entry: RoidbEntry, where: str) -> object:
     """Returns a mask that the evaluator can take: polygons, or run lengths of the picture's size."""
     if isinstance(mask, list):
         for polygon in mask:
-            if not isinstance(polygon, list) or len(polygon) % 2 or not all(map(_is_number, polygon)):
+            if not isinstance(polygon, list) or len(polygon) % 2 or not all(map(is_number, polygon)):
                 raise DataError(f"{where}: expected polygons to be lists of numbers x, y, x, y, ..")
+            _check_extent(polygon, entry, where)
         polygons = [polygon for polygon in mask if len(polygon) >= _LEAST_POLYGON]
         if not polygons:
             raise DataError(f"{where}: its polygons have fewer than three corners")
@@ -171,6 +192,22 @@ def _check_mask(mask: object, entry: RoidbEntry, where: str) -> object:
     return mask
 
 
+def _check_extent(polygon: list[float], entry: RoidbEntry, where: str) -> None:
+    """Refuses a polygon that is far out of its picture, or so long that drawing it would fill the memory."""
+    corners = np.array(polygon, np.float64).reshape(-1, 2)
+    limit = np.array([entry.width, entry.height], np.float64)
+    if (corners < -limit).any() or (corners > 2 * limit).any():
+        raise DataError(
+            f"{where}: expected a polygon within its picture of {entry.width} x {entry.height} pixels (width x height), "
+            f"got corners from {corners.min(axis=0).tolist()} to {corners.max(axis=0).tolist()}"
+        )
+    outline = float(np.abs(np.diff(corners, axis=0, append=corners[:1])).max(axis=1).sum())
+    if outline > _LONGEST_OUTLINE:
+        raise DataError(
+            f"{where}: the outline of its polygon is {outline:.0f} pixels long, expected {_LONGEST_OUTLINE}"
+        )
+
+
 def _sum_runs(counts: object, where: str) -> int:
     if isinstance(counts, list) and all(isinstance(run, int) and run >= 0 for run in counts):
         return sum(counts)
@@ -180,7 +217,3 @@ def _sum_runs(counts: object, where: str) -> int:
         return int(decompress_runs(counts).sum())
     except DataError as failure:
         raise DataError(f"{where}: {failure}") from failure
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

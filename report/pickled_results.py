@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from roiline.core.errors import DataError
+from roiline.core.quantities import are_numbers, array_from_numbers
 from roiline.core.structures import Float32, Float64, Int64, RoidbEntry
 from roiline.core.yamls import load_yaml
 from roiline.infer.roidb import Dataset
@@ -94,12 +95,12 @@ def _read_keypoints(
     places, cells = _read_cells(all_keyps, "all_keyps", frame, _list_rows)
     rows = [row for cell in cells for row in cell]
     try:
-        table = np.array(rows, np.float32)
-    except (TypeError, ValueError) as failure:
+        table = array_from_numbers(rows, np.float32)
+    except ValueError as failure:
         raise DataError(
             f"{frame.path}: all_keyps: expected (4, J) numbers for every detection ({failure})"
         ) from failure
-    if table.ndim != 3 or table.shape[1] != 4 or not np.isfinite(table).all():
+    if table.ndim != 3 or table.shape[1] != 4 or not are_numbers(table):
         raise DataError(
             f"{frame.path}: all_keyps: expected (4, J) finite numbers x, y, logit, probability, got shape {table.shape[1:]}"
         )
@@ -167,12 +168,12 @@ def _walk(nested: object, name: str, frame: _Frame) -> Iterator[tuple[int, int, 
 
 def _box_rows(cell: object, where: str) -> Float32:
     try:
-        rows = np.asarray(cell, np.float32)
-    except (TypeError, ValueError) as failure:
+        rows = array_from_numbers(cell, np.float32)
+    except ValueError as failure:
         raise DataError(f"{where}: expected (n, 5) numbers, got {type(cell).__name__}") from failure
     if rows.size == 0:
         return np.zeros((0, 5), np.float32)
-    if rows.ndim != 2 or rows.shape[1] != 5 or not np.isfinite(rows).all():
+    if rows.ndim != 2 or rows.shape[1] != 5 or not are_numbers(rows):
         raise DataError(f"{where}: expected (n, 5) finite numbers x1, y1, x2, y2, score, got shape {rows.shape}")
     return rows
 

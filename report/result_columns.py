@@ -15,6 +15,7 @@ import numpy as np
 from roiline.core.errors import DataError
 from roiline.core.rle import decompress_runs
 from roiline.core.structures import Float64, Int64, Proposals, RoidbEntry
+from roiline.infer.roidb import MAX_SIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +134,4 @@ def _split_mask(mask: object, where: str) -> tuple[bytes, tuple[int, int]]:
 
 
 def _is_size(side: object) -> bool:
-    return isinstance(side, (int, np.integer)) and not isinstance(side, bool) and bool(side > 0)
+    return isinstance(side, (int, np.integer)) and not isinstance(side, bool) and 0 < int(side) <= MAX_SIDE

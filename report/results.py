@@ -15,7 +15,7 @@ from pathlib import Path
 from roiline.core.errors import DataError
 from roiline.core.pickles import read_pickle
 from roiline.core.structures import Proposals, RoidbEntry
-from roiline.infer.manifest import Manifest, read_manifest
+from roiline.infer.manifest import RUN_FILE, Manifest, read_manifest
 from roiline.infer.proposal_files import is_proposal_content, match_entries, proposal_file_from_pickle
 from roiline.infer.roidb import Dataset
 from roiline.report.coco_results import read_coco_results
@@ -51,6 +51,24 @@ def dataset_of_run(path: Path, dataset: Dataset) -> Dataset:
     if not low <= start <= end <= high:
         raise DataError(f"{path}: covers pictures {start} to {end}, but pictures {low} to {high} were loaded")
     return replace(dataset, entries=dataset.entries[start - low : end - low], id_range=(start, end))
+
+
+def class_names_of_run(path: Path, named: tuple[str, ...] | None = None) -> tuple[str, ...] | None:
+    """Returns the class names, in order, of the run that an OUT folder or a result file in one belongs to; `named` where there is no run.
+
+    Raises:
+        DataError: run.json is damaged, or the names that were given are not the run's: the message shows both lists.
+    """
+    folder = path if path.is_dir() else path.parent
+    for place in (folder, *sorted(found.parent for found in folder.glob(f"*/{RUN_FILE}"))):
+        manifest = read_manifest(place)
+        if manifest is None:
+            continue
+        own = tuple(one.name for one in manifest.classes)
+        if named is not None and own and named != own:
+            raise DataError(f"{path}: --classes says {', '.join(named)}; the run's own classes are {', '.join(own)}")
+        return own or named
+    return named
 
 
 def find_run(path: Path, dataset_name: str) -> tuple[Path, Manifest] | None:

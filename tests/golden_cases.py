@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared_data import shared_files
+from shared_data import shared_files, shared_path
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def golden_cases(folder: str, *operators: str) -> list[object]:
 
 def golden_case(folder: str, name: str) -> GoldenCase:
     """Returns one case by its name, or skips the test where its inputs were kept apart."""
-    path = shared_files(f"golden/{folder}/manifest.json")[0].values[0]
+    path = shared_path(f"golden/{folder}/manifest.json")
     rows = [row for row in json.loads(path.read_text())["cases"] if row["case"] == name]
     if not rows:
         pytest.skip(f"the inputs of golden case {name} are not among the stored cases")

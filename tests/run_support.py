@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -207,4 +208,10 @@ def open_dies_at_start(model: Path, *args: Any, **options: Any) -> Any:
 def open_takes_long(model: Path, *args: Any, **options: Any) -> Any:
     model.with_name(f"opening-{os.getpid()}").touch()
     time.sleep(60)
+    return open_predictor(model, *args, **options)
+
+
+def open_without_room(model: Path, *args: Any, **options: Any) -> Any:
+    """Makes every file that the worker writes too large beyond a few bytes, as a full disk would."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     return open_predictor(model, *args, **options)

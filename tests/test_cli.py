@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -275,3 +276,115 @@ def test_numbers_in_results_are_the_models(digits, digits_model, digits_picture,
         found = model.detect(digits_picture)
     for index in range(1, len(cells)):
         np.testing.assert_array_equal(cells[index][0][:, :4], found.boxes[found.classes == index])
+
+
+def test_an_export_replaces_no_input_and_no_device(export, digits, tmp_path):
+    weights = tmp_path / "w.pkl"
+    shutil.copy(digits / "digits.pkl", weights)
+    (tmp_path / "link.onnx").symlink_to(weights)
+    before = weights.read_bytes()
+    for out in (weights, tmp_path / "link.onnx"):
+        assert "destroy it" in export("-o", out, weights=weights, code=2)
+    assert weights.read_bytes() == before
+    names = tmp_path / "classes.txt"
+    shutil.copy(digits / "classes.txt", names)
+    assert "destroy it" in export("--classes", names, "-o", names, code=2)
+    assert "this is a device" in export("-o", os.devnull, code=2)
+    assert "name another" in export("--log-file", weights, weights=weights, code=2)
+    assert weights.read_bytes() == before
+
+
+def test_an_output_that_cannot_be_written(export, tmp_path):
+    (tmp_path / "file").touch()
+    assert "file: cannot be made a folder" in export("-o", tmp_path / "file" / "m.onnx", code=5)
+
+
+def test_pipes_and_devices_are_no_inputs(export, digits, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    out = tmp_path / "o"
+    for output in (
+        export(cfg=pipe, code=3),
+        export(weights=pipe, code=3),
+        run("export", "caffe2", "--net", pipe, "--init", pipe, "-o", out, code=3),
+        run("export", "detectron2", "--cfg", pipe, "--weights", pipe, "-o", out, code=3),
+        run("export", "torchvision", "--arch", "fasterrcnn_resnet50_fpn", "--weights", pipe, "-o", out, code=3),
+        run("detect", pipe, digits / "annotations.json", "-o", out, code=3),
+        run("inspect", pipe, code=3),
+    ):
+        assert "a pipe" in output or "not a regular file" in output
+    assert "a device" in export(cfg="/dev/zero", code=3)
+
+
+def test_errors_are_headed_with_the_whole_command(export, tmp_path):
+    assert export(code=3, cfg=tmp_path / "gone.yaml").startswith("roiline export detectron: ")
+    assert run("status", tmp_path / "gone", code=3).startswith("roiline status: ")
+
+
+def test_class_names_of_any_length_and_none_that_are_no_text(tmp_path):
+    names = [f"class number {index}" for index in range(80)]
+    assert read_class_names(",".join(names)) == tuple(names)
+    with pytest.raises(UsageError, match="expected text in UTF-8"):
+        read_class_names("a,\udcff,b")
+    with pytest.raises(UsageError, match="expected NAME"):
+        read_class_names("a,,b")
+
+
+def test_a_very_long_message_is_cut(tmp_path):
+    output = run("inspect", tmp_path / "x", "--log-file", tmp_path / "gone" / ("n" * 40_000), code=2)
+    assert len(output) < 17_000
+    assert "characters more" in output
+
+
+def _fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("roiline.infer.status.read_status", fail)
+    result = CliRunner().invoke(main, ["status", "x"])
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/a/shard"),
+            3,
+            "roiline status: /a/shard: Permission denied\n",
+        ),
+        (OSError(errno.EMFILE, "Too many open files"), 5, "roiline status: could not go on: Too many open files\n"),
+        (RuntimeError("x"), 1, "roiline status: a fault in roiline itself: RuntimeError: x\n"),
+        (KeyboardInterrupt(), 130, "roiline status: interrupted\n"),
+    ],
+)
+def test_errors_that_nobody_named(error, code, message, monkeypatch):
+    assert (code, message) == (_fail_with(error, monkeypatch)[0], _fail_with(error, monkeypatch)[1][: len(message)])
+
+
+def test_sigterm_is_an_interrupt_and_leaves_no_temporary_files(tmp_path):
+    program = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "import roiline.infer.status as status; from roiline.cli import main\n"
+        "from roiline.core.files import durable_file\n"
+        "def read_status(out):\n"
+        "    with durable_file(Path(out) / 'a'): os.kill(os.getpid(), signal.SIGTERM); signal.pause()\n"
+        "status.read_status = read_status\n"
+        "main(['status', sys.argv[1]])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, tmp_path], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "roiline status: interrupted\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_output_ends_with_a_message(digits):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "roiline", "inspect", str(digits / "digits.yaml")]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (5, "roiline inspect: could not go on: No space left on device\n")
+
+
+def test_class_names_of_a_model_that_has_its_own_are_not_used_and_that_is_said(digits, digits_model, tmp_path):
+    names = ",".join("abcdefghij")
+    output = run("detect", digits_model, digits / "pictures", "--limit", 1, "--classes", names, "-o", tmp_path / "out")
+    assert "--classes is not used" in output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -96,3 +97,8 @@ def test_outside_data_is_reached_in_one_place():
         if path.suffix in (".jpg", ".png", ".pkl") or path.name in ("shared_data.py", "LICENSE"):
             continue
         assert f"../{word}" not in path.read_text(encoding="utf-8"), path
+
+
+def test_no_page_has_a_gap_that_was_to_be_filled():
+    for path in _tracked("*.md"):
+        assert not re.search(r"@[A-Z_]+@", path.read_text(encoding="utf-8")), path

@@ -15,7 +15,7 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 CANDIDATES = 100
-"""How many pairs of a RoI (or an anchor) and a class shall score above the threshold in every picture, at least."""
+"""How many pairs of a RoI (or an anchor) and a class shall score above the threshold in every picture, at least (half, of few)."""
 
 THRESHOLD = 0.05
 DRAWS = 60
@@ -164,7 +164,7 @@ def _add_to_classes(recorded: list[torch.Tensor], draw: torch.Tensor) -> torch.T
 
 def _choose_bias(needed: list[torch.Tensor]) -> float:
     """Returns the middle of the widest gap between what candidates need, near what the poorest picture needs."""
-    least = max(float(one.sort().values[CANDIDATES]) for one in needed)
+    least = max(float(one.sort().values[min(CANDIDATES, len(one) // 2)]) for one in needed)
     every = torch.cat(needed).sort().values
     above = every[every >= least][:20]
     widest = int((above[1:] - above[:-1]).argmax())

@@ -14,6 +14,7 @@ import onnx
 from onnx import helper
 
 from roiline.core.errors import ExportError, UsageError
+from roiline.core.files import check_output
 from roiline.core.spec import Conventions, ModelSpec, Source, Task
 from roiline.export.caffe2.catalogue import refuse_unknown, translate_operators
 from roiline.export.caffe2.datasets import DatasetSeams, write_dataset_seams
@@ -54,8 +55,11 @@ def export_caffe2(
         ExportError: operators are unknown (all are named) or cannot be translated.
         WeightError: blobs are not filled, or not as the operators need them.
         ConfigError: the configuration is wrong.
-        UsageError: class names or settings without a configuration, or a net that cannot run over datasets with one.
+        UsageError: class names or settings without a configuration, or a net that cannot run over datasets with one;
+            or `out` is one of the inputs.
+        OutputError: the model cannot be written.
     """
+    check_output(out, [path for path in (net, init, cfg) if path is not None])
     if cfg is None and (class_names is not None or overrides):
         raise UsageError("class names and settings belong to runs over datasets: give --cfg with them")
     config = None if cfg is None else load_config(cfg, overrides)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from roiline.core.errors import ModelError
+from roiline.core.files import read_input
 from roiline.core.signatures import HEAD_BYTES, recognise_content, recognise_plain_text
 from roiline.core.structures import Float32
 from roiline.export.caffe2.protobuf import (
@@ -71,6 +72,7 @@ class NetDef:
 
 _Values: TypeAlias = list[Float32]
 _ARGUMENT_FLOATS = 5
+_PROTOBUF_LIMIT = 2**31 - 1
 
 
 def read_net(path: Path) -> tuple[NetDef, bytes]:
@@ -79,10 +81,7 @@ def read_net(path: Path) -> tuple[NetDef, bytes]:
     Raises:
         ModelError: the file cannot be read, or is no NetDef (what it is instead is said).
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    content = read_input(path, error=ModelError, limit=_PROTOBUF_LIMIT)
     try:
         net = net_from_bytes(content)
     except (ProtobufError, UnicodeDecodeError) as error:

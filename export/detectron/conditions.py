@@ -6,10 +6,11 @@ is wrong in one message.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from roiline.export.detectron.defaults import CHOICES
+from roiline.export.detectron.defaults import CHOICES, KEYS, Use
 from roiline.export.detectron.model_types import FIXED_MODELS, plain_type
 
 Values = Mapping[str, Any]
@@ -23,13 +24,36 @@ _POSITIVE = (
     "RESNETS.NUM_GROUPS",
     "RESNETS.WIDTH_PER_GROUP",
     "RESNETS.RES5_DILATION",
+    "FPN.ROI_CANONICAL_SCALE",
+    "FPN.RPN_ANCHOR_START_SIZE",
+    "FPN.RPN_ANCHOR_SIZE_INCREASE",
+    "FPN.FINEST_LEVEL_SCALE",
+    "RETINANET.SCALES_PER_OCTAVE",
+    "RETINANET.ANCHOR_SCALE",
+    "RFCN.PS_GRID_SIZE",
+    "FAST_RCNN.ROI_XFORM_RESOLUTION",
+    "MRCNN.ROI_XFORM_RESOLUTION",
+    "KRCNN.ROI_XFORM_RESOLUTION",
 )
+_AT_MOST = {
+    "TEST.SCALE": 1 << 16,  # the longest side that a JPEG has
+    "TEST.MAX_SIZE": 1 << 16,
+    "FAST_RCNN.ROI_XFORM_SAMPLING_RATIO": 64,
+    "MRCNN.ROI_XFORM_SAMPLING_RATIO": 64,
+    "KRCNN.ROI_XFORM_SAMPLING_RATIO": 64,
+    "FAST_RCNN.ROI_XFORM_RESOLUTION": 512,
+    "MRCNN.ROI_XFORM_RESOLUTION": 512,
+    "KRCNN.ROI_XFORM_RESOLUTION": 512,
+    "TEST.RPN_NMS_THRESH": 1,  # 0 and below switch it off
+}
+_FRACTIONS = ("TEST.NMS", "TEST.BBOX_VOTE.VOTE_TH")
 _POSITIVE_LISTS = ("RPN.SIZES", "RPN.ASPECT_RATIOS", "FPN.RPN_ASPECT_RATIOS", "RETINANET.ASPECT_RATIOS")
 
 
 def list_violations(values: Values) -> list[str]:
     """Lists the violated conditions of a merged configuration (dotted key to value); empty when all hold."""
     return [
+        *_check_numbers(values),
         *_check_model(values),
         *_check_choices(values),
         *_check_fpn(values),
@@ -40,6 +64,22 @@ def list_violations(values: Values) -> list[str]:
     ]
 
 
+def _check_numbers(values: Values) -> Iterator[str]:
+    """Checks single numbers: finite where they decide what a model computes, and within what they can sensibly be."""
+    for key in KEYS:
+        if KEYS[key].use is Use.TAKEN and isinstance(values[key], float) and not math.isfinite(values[key]):
+            yield f"{key} is {values[key]}; expected a finite number"
+    for key in _POSITIVE:
+        if values[key] <= 0:
+            yield f"{key} is {values[key]}; it must be above 0"
+    for key, most in _AT_MOST.items():
+        if math.isfinite(values[key]) and values[key] > most:
+            yield f"{key} is {values[key]}; it must be at most {most}"
+    for key in _FRACTIONS:
+        if math.isfinite(values[key]) and not 0 <= values[key] <= 1:
+            yield f"{key} is {values[key]}; it must be from 0 to 1"
+
+
 def _check_model(values: Values) -> Iterator[str]:
     fixed = plain_type(values["MODEL.TYPE"]) in FIXED_MODELS  # such a type names its body itself
     for key in ("MODEL.TYPE", "MODEL.CONV_BODY"):
@@ -47,9 +87,6 @@ def _check_model(values: Values) -> Iterator[str]:
             yield f"{key} is empty; it names the {'model' if key.endswith('TYPE') else 'body'} to build"
     if values["MODEL.NUM_CLASSES"] <= 0:
         yield f"MODEL.NUM_CLASSES is {values['MODEL.NUM_CLASSES']}; it is the number of classes with background"
-    for key in _POSITIVE:
-        if values[key] <= 0:
-            yield f"{key} is {values[key]}; it must be above 0"
     for key in _POSITIVE_LISTS:
         if not _are_positive(values[key]):
             yield f"{key} is {values[key]}; expected one or more numbers above 0"

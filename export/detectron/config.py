@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from roiline.core.errors import ConfigError
+from roiline.core.files import YAML_LIMIT, read_input
 from roiline.core.yamls import decode_literal, dump_yaml, load_yaml
 from roiline.export.detectron.conditions import list_violations
 from roiline.export.detectron.defaults import (
@@ -95,10 +96,7 @@ def load_config(
     Raises:
         ConfigError: when the file cannot be read, or its content is wrong.
     """
-    try:
-        text = Path(path).read_bytes()
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot read this configuration: {exc.strerror or exc}") from exc
+    text = read_input(path, error=ConfigError, limit=YAML_LIMIT)
     return config_from_text(text, overrides, source=str(path), cfg_in_weights=cfg_in_weights, check=check)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roiline.core.errors import UsageError
+from roiline.core.files import check_output
 from roiline.core.spec import ModelSpec, Source, Task
 from roiline.export.architecture import Architecture
 from roiline.export.detectron.blobs import CheckReport, check_blobs, raise_if_bad, resolve_name
@@ -40,8 +41,10 @@ def export_detectron(
     Raises:
         ConfigError: the configuration is wrong, or asks for what cannot be exported.
         WeightError: the weights cannot be read or do not fit; all faults are listed.
-        UsageError: the class names do not fit the model, it cannot do the task, or a tap is no blob of it.
+        UsageError: the class names do not fit the model, it cannot do the task, a tap is no blob of it, or `out` is one of the inputs.
+        OutputError: the model cannot be written.
     """
+    check_output(out, (cfg, weights))
     stored = read_weights(weights)
     config = load_config(cfg, overrides, cfg_in_weights=stored.cfg_text)
     architecture = _read_architecture(config, task)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roiline.core.errors import ConfigError
+from roiline.core.files import YAML_LIMIT, read_input
 from roiline.core.yamls import decode_literal, dump_yaml, load_yaml
 from roiline.export.detectron2.arithmetic import evaluate_arithmetic
 from roiline.export.detectron2.defaults import DEFAULTS, DROPPED, OLD_ANCHORS, RENAMED, SECTIONS
@@ -67,12 +68,12 @@ def load_config(path: Path, overrides: Sequence[tuple[str, str]] = ()) -> Detect
 def _load_tree(path: Path, below: tuple[Path, ...]) -> dict[Any, Any]:
     """Returns the tree of a file over those of its bases; `below` are the files that led here."""
     try:
-        resolved = path.resolve()
-        text = path.read_bytes()
-    except (OSError, RuntimeError) as error:
-        based = f" (the base of {below[-1]})" if below else ""
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"{path}{based}: cannot read this configuration: {reason or error}") from error
+        text = read_input(path, error=ConfigError, limit=YAML_LIMIT)
+    except ConfigError as error:
+        if not below:
+            raise
+        raise ConfigError(f"{error} (it is the base of {below[-1]})") from error
+    resolved = path.resolve()
     if resolved in below:
         circle = " -> ".join(str(one) for one in (*below[below.index(resolved) :], resolved))
         raise ConfigError(f"{path}: `{_BASE}` goes in a circle: {circle}")

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from roiline.core.errors import UsageError
+from roiline.core.files import check_output
 from roiline.core.spec import ModelSpec, Source, Task
 from roiline.core.structures import Float32
 from roiline.export.architecture import Architecture
@@ -47,8 +48,10 @@ def export_detectron2(
     Raises:
         ConfigError: the configuration is wrong, or asks for what cannot be exported.
         WeightError: the checkpoint cannot be read or does not fit; all faults are listed.
-        UsageError: the class names do not fit the model, it cannot do the task, or a tap is no blob of it.
+        UsageError: the class names do not fit the model, it cannot do the task, or a tap is no blob of it, or `out` is one of the inputs.
+        OutputError: the model cannot be written.
     """
+    check_output(out, (cfg, weights))
     config = load_config(cfg, overrides)
     source = _read_source(config, task)
     images = image_rules_from_config(config, source.pad_multiple)

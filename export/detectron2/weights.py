@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roiline.core.errors import WeightError
-from roiline.core.files import sha256_of_file
+from roiline.core.files import open_input, sha256_of_file
 from roiline.core.pickles import read_pickle
 from roiline.core.signatures import HEAD_BYTES, recognise_content
 from roiline.export.checkpoints import read_checkpoint
@@ -71,11 +71,8 @@ def read_parameters(path: Path) -> Parameters:
 
 
 def _is_torch_file(path: Path) -> bool:
-    try:
-        with path.open("rb") as stream:
-            content = recognise_content(stream.read(HEAD_BYTES))
-    except OSError as error:
-        raise WeightError(f"{path}: cannot be read ({error.strerror})") from error
+    with open_input(path, error=WeightError) as stream:
+        content = recognise_content(stream.read(HEAD_BYTES))
     return content is not None and ("PyTorch" in content.name or "safetensors" in content.name)
 
 

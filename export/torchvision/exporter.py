@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from roiline.core.errors import UsageError, WeightError
+from roiline.core.files import check_output
 from roiline.core.spec import ModelSpec, Source, Task
 from roiline.export.architecture import Architecture, outputs_of_head
 from roiline.export.checkpoints import Checkpoint, read_checkpoint
@@ -41,11 +42,13 @@ def export_torchvision(
     outputs too, after the others.
 
     Raises:
-        UsageError: the model is not known, cannot do the task, or its class names do not fit.
+        UsageError: the model is not known, cannot do the task, its class names do not fit, or `out` is one of the inputs.
         ConfigError: an argument is unknown, of another kind, or does not fit the weights.
         WeightError: the weights cannot be read or are of another network.
         ExportError: the network is one that cannot be expressed.
+        OutputError: the model cannot be written.
     """
+    check_output(out, [path for path in (cfg, weights) if path is not None])
     options = load_options(arch, cfg, num_classes=num_classes)
     if task == "classification" or (task == "proposals" and options.model.one_stage):
         raise UsageError(f"--task {task}: {arch} is for detections")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from roiline.core.errors import ConfigError, UsageError
+from roiline.core.files import YAML_LIMIT, read_input
 from roiline.core.yamls import dump_yaml, load_yaml
 
 Values: TypeAlias = Mapping[str, Any]
@@ -165,10 +166,7 @@ def load_options(arch: str, cfg: Path | None, *, num_classes: int | None = None)
 
 
 def _read_file(cfg: Path) -> dict[str, Any]:
-    try:
-        tree = load_yaml(cfg.read_bytes(), source=str(cfg))
-    except OSError as error:
-        raise ConfigError(f"{cfg}: cannot be read ({error.strerror})") from error
+    tree = load_yaml(read_input(cfg, error=ConfigError, limit=YAML_LIMIT), source=str(cfg))
     if tree is None:
         return {}
     if not isinstance(tree, dict):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from roiline.core.errors import DataError, UsageError
+from roiline.core.errors import EXIT_ENGINE, DataError, ModelError, OutputError, UsageError
 from roiline.core.files import (
     FolderLock,
+    check_output,
+    durable_file,
+    make_folder,
+    open_input,
+    read_input,
     read_json_object,
     remove_temporaries,
     sha256_of_file,
@@ -94,3 +100,141 @@ def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
     assert (tmp_path / ".lock").exists()
     with FolderLock(tmp_path):
         pass
+
+
+def _kill_a_writer(path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from roiline.core.files import durable_file\n"
+        "with durable_file(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+
+
+def test_the_next_writer_removes_what_a_killed_one_left_and_nothing_else(tmp_path: Path) -> None:
+    _kill_a_writer(tmp_path / "a")
+    (tmp_path / ".film.mp4.part").touch()
+    assert len(list(tmp_path.iterdir())) == 2
+    write_durable(tmp_path / "b", b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".film.mp4.part", "b"]
+
+
+def test_a_writer_leaves_the_temporary_files_of_living_ones(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from roiline.core.files import write_durable\n"
+        "write_durable(Path(sys.argv[1]), b'theirs')\n"
+    )
+    with durable_file(tmp_path / "a") as stream:
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "b")], check=True)
+        stream.write(b"ours")
+    assert (tmp_path / "a").read_bytes() == b"ours"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_the_longest_name_that_a_folder_can_have_is_written(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 251 + ".png")
+    write_durable(path, b"picture")
+    assert path.read_bytes() == b"picture"
+
+
+def test_what_a_link_points_to_is_replaced_and_not_the_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "a")
+    write_durable(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "a").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder", "cannot be written, this is a folder"),
+        ("pipe", "cannot be written, this is a pipe"),
+        ("device", "cannot be written, this is a device"),
+        ("file/below", "Not a directory"),
+        ("gone/below", "No such file or directory"),
+        ("n" * 300, "File name too long"),
+    ],
+)
+def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "device").symlink_to(os.devnull)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputError, match=message) as raised:
+        write_durable(tmp_path / name, b"x")
+    assert str(raised.value).startswith(f"{tmp_path / name}: cannot be written")
+    assert raised.value.exit_code == EXIT_ENGINE
+    assert isinstance(raised.value, OSError)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
+    named = pytest.raises(OutputError, match=r"a: cannot be written \(No space left on device\); make room")
+    with named as raised, durable_file(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert raised.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_another_file_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="other"), durable_file(tmp_path / "a"):
+        (tmp_path / "other").read_bytes()
+
+
+def test_a_lock_and_leftovers_that_are_folders_are_named(tmp_path: Path) -> None:
+    (tmp_path / ".lock").mkdir()
+    (tmp_path / ".a.part").mkdir()
+    with pytest.raises(OutputError, match=r"\.lock: cannot be written \(Is a directory\)"), FolderLock(tmp_path):
+        pass
+    with pytest.raises(OutputError, match=r"\.a\.part: cannot be removed"):
+        remove_temporaries(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="file: cannot be made a folder"):
+        make_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone", "gone: no such file"),
+        ("folder", "expected a file, this is a folder"),
+        ("pipe", "expected a file, this is a pipe"),
+        ("device", "expected a file, this is a device"),
+        ("n" * 300, "cannot be read .File name too long"),
+        ("a\0b", "cannot be read .embedded null byte"),
+    ],
+)
+def test_inputs_are_regular_files(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "device").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelError, match=message):
+        open_input(tmp_path / name, error=ModelError)
+
+
+def test_an_input_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    assert read_input(tmp_path / "a") == b"12345"
+    assert read_input(tmp_path / "a", limit=5) == b"12345"
+    with pytest.raises(DataError, match="too much"):
+        read_input(tmp_path / "a", limit=4)
+
+
+def test_an_output_is_none_of_the_inputs(tmp_path: Path) -> None:
+    (tmp_path / "in").touch()
+    (tmp_path / "link").symlink_to("in")
+    os.link(tmp_path / "in", tmp_path / "twin")
+    for name in ("in", "link", "twin"):
+        with pytest.raises(UsageError, match="destroy it"):
+            check_output(tmp_path / name, [tmp_path / "gone", tmp_path / "in"])
+    with pytest.raises(UsageError, match="this is a folder"):
+        check_output(tmp_path, [])
+    with pytest.raises(UsageError, match="this is a device"):
+        check_output(Path(os.devnull), [])
+    check_output(tmp_path / "new", [tmp_path / "in"])
+
+
+def test_json_of_ours_holds_finite_numbers(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", {"x": float("nan")})
+    assert not list(tmp_path.iterdir())

@@ -55,6 +55,12 @@ def test_defaults_may_be_absent():
         ({"size": "3"}, r"expected an integer"),
         ({"on": 1}, r"file.on: expected bool"),
         ({"extra": 1}, r"unknown fields \['extra'\]"),
+        ({"size": 2**63}, r"file.size: expected an integer, got 9223372036854775808"),
+        (
+            {"parts": [{"name": "x", "weights": [1, 10**400]}]},
+            r"file.parts\[0\].weights\[1\]: expected a finite number",
+        ),
+        ({"parts": [{"name": "x", "weights": [1, float("nan")]}]}, r"weights\[1\]: expected a finite number, got nan"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):

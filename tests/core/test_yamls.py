@@ -233,3 +233,15 @@ def test_texts_are_read_as_literals_where_they_are_ones(text, value):
 def test_a_literal_nested_too_deep_is_refused():
     with pytest.raises(ConfigError, match="deep"):
         decode_literal("-" * 500_000 + "1")
+
+
+@pytest.mark.parametrize("text", ["9" * 20, "0x" + "f" * 5000, "0b" + "1" * 20_000, "1:" * 3000 + "1"])
+def test_integers_of_more_than_64_bits_are_refused(text):
+    with pytest.raises(ConfigError, match=r"s, line 1, column 4: .* is an integer of more than 64 bits"):
+        load_yaml(f"A: {text}", source="s")
+
+
+@pytest.mark.parametrize("text", ["9" * 20, "-0x" + "f" * 5000, "(1, 0x" + "f" * 5000 + ")", "{1: [" + "9" * 20 + "]}"])
+def test_literals_with_integers_of_more_than_64_bits_are_refused(text):
+    with pytest.raises(ConfigError, match="has an integer of more than 64 bits"):
+        decode_literal(text)

@@ -41,10 +41,19 @@ def test_other_files_are_refused(kind, digits_model, tmp_path):
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
-    with pytest.raises(ModelError, match="no such model file"):
+    with pytest.raises(ModelError, match=r"model\.onnx: no such file"):
         read_spec(tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match="expected a file, this is a folder"):
         read_spec(tmp_path)
+
+
+def test_a_model_that_was_cut_off_is_called_that(digits_model, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(digits_model.read_bytes()[:200_000])
+    with pytest.raises(
+        ModelError, match=r"not a whole ONNX file: a part at byte \d+ is longer than the rest of the file"
+    ):
+        read_spec(path)
 
 
 def test_an_onnx_file_of_somebody_else(tmp_path):

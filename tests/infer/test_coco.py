@@ -286,3 +286,59 @@ def test_a_missing_picture_of_unknown_size_keeps_its_ground_truth(tmp_path):
     assert (dataset.entries[1].height, dataset.entries[1].width) == (0, 0)
     assert dataset.entries[1].boxes.tolist() == [[1000, 3, 1003, 7]]
     assert any("its file cannot be read either: 1" in problem for problem in dataset.problems)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"iscrowd": "abc"}, "annotation whose `iscrowd` is neither 0 nor 1: 1 (annotations[0]: 'abc')"),
+        ({"iscrowd": "0"}, "annotation whose `iscrowd` is neither 0 nor 1"),
+        ({"iscrowd": []}, "annotation whose `iscrowd` is neither 0 nor 1"),
+        ({"area": 10**400}, "annotation whose `area` is not a number"),
+        ({"bbox": [1, 2, 3, 10**400]}, "annotation whose `bbox` is not four numbers"),
+        ({"bbox": [1, 2, 1e308, 1e308]}, "annotation whose `bbox` is not four numbers"),
+        ({"category_id": 10**400}, "annotation whose `category_id` is not an integer"),
+    ],
+)
+def test_hostile_annotations_are_faults(tmp_path, changes, fault):
+    with pytest.raises(DataError) as caught:
+        load(write_dataset(tmp_path, annotations=[annotation(**changes)]))
+    assert fault in str(caught.value)
+
+
+def test_a_crowd_that_is_null_is_a_fault(tmp_path):
+    row = {**annotation(), "iscrowd": None}
+    with pytest.raises(DataError, match="neither 0 nor 1"):
+        load(write_dataset(tmp_path, annotations=[row]))
+
+
+@pytest.mark.parametrize(
+    ("image", "fault"),
+    [
+        (
+            {"id": 1, "file_name": "a\ud800.jpg"},
+            r"image whose `file_name` no file can have: 1 \(images\[0\]: 'a\\ud800.jpg'\)",
+        ),
+        ({"id": "a\ud800", "file_name": "a.jpg"}, "image whose `id` is neither an integer nor text"),
+        ({"id": 10**400, "file_name": "a.jpg"}, "image whose `id` is neither an integer nor text"),
+    ],
+)
+def test_hostile_images_are_faults(tmp_path, image, fault):
+    with pytest.raises(DataError, match=fault):
+        load(write_dataset(tmp_path, images=[image]))
+
+
+def test_a_category_with_half_a_character_is_a_fault(tmp_path):
+    with pytest.raises(DataError, match="halves of characters"):
+        load(write_dataset(tmp_path, categories=[{"id": 1, "name": "\ud800"}]))
+
+
+@pytest.mark.parametrize("side", [10**400, 1 << 21, 1e308, float("inf")])
+def test_sizes_that_no_picture_has_are_taken_from_the_file(tmp_path, side):
+    path = write_dataset(tmp_path)
+    document = json.loads(path.read_text())
+    document["images"][0]["width"] = side
+    path.write_text(json.dumps(document))
+    dataset = load(path)
+    assert (dataset.entries[0].height, dataset.entries[0].width) == (20, 30)
+    assert "taken from the picture file" in dataset.problems[0]

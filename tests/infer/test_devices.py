@@ -37,7 +37,7 @@ def test_lists_are_read(text, names):
     assert parse_gpus(text) == names
 
 
-@pytest.mark.parametrize("text", ["", "0,,1", "a", "3-1", "0,0", "0-1,1", "-1", "0-99999", "1.5"])
+@pytest.mark.parametrize("text", ["", "0,,1", "a", "3-1", "0,0", "0-1,1", "-1", "0-99999", "1.5", "9" * 5000])
 def test_other_lists_are_refused(text):
     with pytest.raises(UsageError, match="--gpus"):
         parse_gpus(text)
@@ -89,3 +89,10 @@ def test_cpu_workers_share_the_cores():
     assert [slot.device.threads for slot in cpu_slots(cores + 1)] == [1] * (cores + 1)
     with pytest.raises(UsageError, match="at least 1"):
         cpu_slots(0)
+
+
+def test_more_cpu_workers_than_a_machine_carries_are_refused():
+    cores = len(os.sched_getaffinity(0))
+    assert len(cpu_slots(4 * cores + 16)) == 4 * cores + 16
+    with pytest.raises(UsageError, match=rf"at most {4 * cores + 16} .*got 99999"):
+        cpu_slots(99999)

@@ -111,3 +111,42 @@ def test_status_reads_what_is_on_the_disk(root: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "run.json").write_text(json.dumps({**plain, "finished": False, "started_at": 9e9}))
     assert "nothing written yet" in describe_status(read_status(tmp_path / "out"))
     assert run_dataset(replace(request, slots=request.slots * 2), progress=False).failed == 1
+
+
+def test_joined_results_are_not_joined_again(root: Path, tmp_path: Path) -> None:
+    merge_outputs(parts(root), tmp_path / "joined")
+    with pytest.raises(UsageError, match=r"already joined.*name its parts instead \(joined from .*; joined from"):
+        merge_outputs([tmp_path / "joined"], tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_an_unknown_format_leaves_no_folder(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--format mmdet"):
+        merge_outputs(parts(root), tmp_path / "joined", formats=("mmdet",))
+    assert not (tmp_path / "joined").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shard_sizes": [4, 4, -3]}, "expected shards of 11 images in all, got 5"),
+        ({"shard_sizes": [4, 4, -3, 6]}, "expected shards of 11 images in all, got 11"),
+        ({"shard_sizes": [400]}, "expected shards of 11 images in all, got 400"),
+        (
+            {"dataset": {"name": "d", "kind": "coco", "source": "d", "total": 3}},
+            r"the dataset's 3 images, got \[0, 11\)",
+        ),
+    ],
+)
+def test_counts_that_cannot_be_are_damage(root: Path, tmp_path: Path, change: dict[str, object], message: str) -> None:
+    plain = json.loads((root / "whole" / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**plain, **change}))
+    with pytest.raises(DataError, match=message):
+        read_status(tmp_path)
+
+
+def test_shards_that_cannot_be_looked_at_are_said(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes((root / "whole" / "run.json").read_bytes())
+    (tmp_path / "shards").touch()
+    with pytest.raises(DataError, match=r"000000\.shard: cannot be looked at \(Not a directory\)"):
+        read_status(tmp_path)

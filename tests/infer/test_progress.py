@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+import sys
 
 import pytest
 from shared_data import shared_path
@@ -69,3 +71,21 @@ def test_nothing_is_shown_when_it_is_not_wanted() -> None:
     progress.show(last=True)
     assert stream.getvalue() == ""
     assert progress.describe() == "0/4 images, 0.00 images/s, ETA unknown"
+
+
+def test_a_closed_stderr_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    progress = RunProgress(4, 0)
+    progress.count(failed=False)
+    progress.show(last=True)
+    assert progress.describe().startswith("1/4 images")
+
+
+def test_a_stream_that_cannot_be_written_ends_the_showing_not_the_run() -> None:
+    with open("/dev/full", "w") as stream:
+        progress = RunProgress(4, 0, stream=stream)
+        progress.show(last=True)
+        assert not progress._shown
+        progress.show(last=True)
+        with contextlib.suppress(OSError):  # what is left in its buffer
+            stream.close()

@@ -117,6 +117,14 @@ def test_repeated_pictures_are_named_only_where_they_matter(tmp_path: Path) -> N
         (proposals([1], boxes=["box"]), "expected an array of numbers, got a str"),
         (proposals([1.5]), "ids that are integers or text, got 1.5"),
         (proposals([1], boxes=7), "got a int in `boxes`"),
+        (proposals([1], boxes=np.array(7)), "got a ndarray in `boxes`"),
+        (proposals([1], bbox_mode=np.zeros(2)), "`bbox_mode` is a ndarray"),
+        (proposals([1], bbox_mode=10**5000), "`bbox_mode` is a int"),
+        (proposals([10**5000]), "ids that are integers or text, got a int"),
+        (proposals([1], boxes=[BOXES * 1j]), "expected an array of numbers, got a ndarray"),
+        (proposals([1], boxes=[[[1, 2, 3, 10**400]] * 2]), "expected finite numbers"),
+        (proposals([1], boxes=[BOXES.astype(np.float64) * 1e300]), "expected finite numbers"),
+        (proposals([1], scores=[[10**400, 1]]), "scores of picture 1: expected finite numbers"),
     ],
 )
 def test_faults_are_named(tmp_path: Path, content: object, message: str) -> None:

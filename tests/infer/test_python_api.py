@@ -5,6 +5,7 @@ import pytest
 
 import roiline
 from roiline.core.errors import UsageError
+from roiline.infer.python_api import pair_sources
 
 
 def test_one_picture_and_a_list(digits_model, digits_picture):
@@ -45,3 +46,20 @@ def test_a_dataset_run(digits_model, digits, tmp_path):
     summary = roiline.run(digits_model, data, tmp_path, images=[pictures], cpu_workers=1, limit=3)
     assert (summary.exit_code, summary.images, summary.failed) == (0, 3, 0)
     assert (tmp_path / "bbox_results.json").exists()
+
+
+def test_no_picture_is_said_so(digits_model):
+    with roiline.open(digits_model) as model, pytest.raises(UsageError, match="cv2.imread"):
+        model.detect(None)
+
+
+def test_options_are_paired_with_the_datasets_that_take_them():
+    mixed = pair_sources(["voc", "a.json", "b.json"], ["pa", "pb"], ["test"])
+    assert [(one.source, str(one.images), one.split) for one in mixed] == [
+        ("voc", "None", "test"),
+        ("a.json", "pa", None),
+        ("b.json", "pb", None),
+    ]
+    assert [one.split for one in pair_sources(["a", "b"], [], ["x", "y"])] == ["x", "y"]
+    with pytest.raises(UsageError, match="--images is given 2 times for 1"):
+        pair_sources(["voc", "a.json"], ["pa", "pb"], [])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -19,8 +20,9 @@ from run_support import GATE, make_request, make_spec, result_bytes, write_model
 from shared_data import shared_path
 
 from roiline.core.errors import DataError, ModelError, UsageError, WorkerError
-from roiline.infer.request import DataSource, RunOverrides
-from roiline.infer.run import run_dataset
+from roiline.infer.pool import Pool
+from roiline.infer.request import DataSource, RunOverrides, spec_with_overrides
+from roiline.infer.run import run_dataset, worker_setup
 
 IMAGES = 23
 
@@ -199,8 +201,14 @@ def test_a_killed_worker_changes_no_byte(root: Path, tmp_path: Path, reference: 
     ("predictor", "reason"), [("open_killed_by_image", "SIGKILL"), ("open_fails_on_image", "out of memory")]
 )
 def test_an_image_that_ends_its_worker_twice_is_set_aside_alone(
-    root: Path, tmp_path: Path, reference: dict[str, bytes], predictor: str, reason: str
+    root: Path,
+    tmp_path: Path,
+    reference: dict[str, bytes],
+    predictor: str,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("DEBUG", "roiline")
     request = make_request(root, tmp_path, workers=2, batch_size=4, predictor=f"run_support:{predictor}")
     summary = run_dataset(request, progress=False)
     assert (summary.exit_code, summary.failed) == (4, 1)
@@ -210,6 +218,9 @@ def test_an_image_that_ends_its_worker_twice_is_set_aside_alone(
     assert reason in failed["reason"]
     expected = [row for row in json.loads(reference["bbox_results.json"]) if row["image_id"] != 22]
     assert json.loads((tmp_path / "bbox_results.json").read_text()) == expected
+    levels = {(r.levelname, "Traceback" in r.getMessage()) for r in caplog.records if reason in r.getMessage()}
+    assert ("ERROR", False) in levels  # the reason is for people, the trace for debugging
+    assert {level for level, trace in levels if trace} <= {"DEBUG"}
 
 
 def test_workers_that_always_die_end_the_run(root: Path, tmp_path: Path) -> None:
@@ -386,3 +397,122 @@ def test_a_job_that_ends_while_models_open_leaves_no_workers(tmp_path: Path, num
         job.communicate(timeout=60)
         assert job.returncode == (-9 if number == signal.SIGKILL else 130)
         wait_until_gone(workers)
+
+
+def test_a_repaired_picture_changes_all_that_follows_from_it(root: Path, tmp_path: Path) -> None:
+    write_model(tmp_path / "model.onnx")
+    write_pictures(tmp_path / "pictures", 9)
+    run_dataset(make_request(tmp_path, tmp_path / "right"), progress=False)
+    picture, out = tmp_path / "pictures" / "000010.png", tmp_path / "out"
+    whole = picture.read_bytes()
+    picture.write_bytes(whole[: len(whole) // 2])
+    assert run_dataset(make_request(tmp_path, out), progress=False).exit_code == 4
+    picture.write_bytes(whole)
+    for shard in (out / "shards").glob("*.shard"):
+        shard.unlink()
+    assert run_dataset(make_request(tmp_path, out, formats=("coco",)), progress=False).exit_code == 0
+    assert not (out / "detections.pkl").exists()  # it is not what the shards say any more
+    assert json.loads((out / "run.json").read_text())["finished"] is True
+    assert run_dataset(make_request(tmp_path, out), progress=False).exit_code == 0
+    assert result_bytes(out) == result_bytes(tmp_path / "right")
+
+
+def test_damaged_and_missing_results_are_written_again(root: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
+    run_dataset(make_request(root, tmp_path), progress=False)
+    started = json.loads((tmp_path / "run.json").read_text())["started_at"]
+    for name, content in (
+        ("bbox_results.json", b""),
+        ("detections.pkl", None),
+        ("failed.json", b"{}"),
+        ("failed.json", None),
+    ):
+        (tmp_path / name).unlink() if content is None else (tmp_path / name).write_bytes(content)
+        assert run_dataset(make_request(root, tmp_path), progress=False).exit_code == 0
+        assert result_bytes(tmp_path) == reference
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["started_at"], sorted(record["files"])) == (started, sorted(reference))
+
+
+def test_results_that_do_not_go_on_the_disk_end_the_run_at_once(
+    root: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    request = make_request(root, tmp_path, workers=2)
+    with pytest.raises(
+        WorkerError, match=r"000\d\d\d\.shard: cannot be written \(File too large\).* MB are free there"
+    ):
+        run_dataset(replace(request, predictor="run_support:open_without_room"), progress=False)
+    assert not [path for path in (tmp_path / "shards").iterdir() if path.suffix != ".shard"]
+    assert run_dataset(request, progress=False).exit_code == 0
+    assert result_bytes(tmp_path) == reference
+
+
+def test_a_process_that_cannot_be_started_is_said(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(WorkerError, match=r"worker 0 \(cpu 0\): .*Too many open files.*use fewer workers"):
+        run_dataset(make_request(root, tmp_path), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("option", "override"),
+    [
+        ("--score-thresh", RunOverrides(score_thresh=float("nan"))),
+        ("--score-thresh", RunOverrides(score_thresh=float("inf"))),
+        ("--nms", RunOverrides(nms_thresh=-1.0)),
+        ("--nms", RunOverrides(nms_thresh=9.0)),
+        ("--max-dets", RunOverrides(max_dets=-1)),
+        ("--scale", RunOverrides(scale=0)),
+        ("--scale", RunOverrides(scale=100000)),
+        ("--max-size", RunOverrides(max_size=-5)),
+    ],
+)
+def test_settings_out_of_their_range_are_refused(
+    root: Path, tmp_path: Path, option: str, override: RunOverrides
+) -> None:
+    with pytest.raises(UsageError, match=f"{option}: expected a value from"):
+        run_dataset(make_request(root, tmp_path / "out", overrides=override), progress=False)
+    with pytest.raises(UsageError, match=f"{option}: expected a value from"):
+        spec_with_overrides(make_spec(), override)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_enormous_batch_is_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at most 4096, got 99999999999"):
+        run_dataset(make_request(root, tmp_path, batch_size=99999999999), progress=False)
+
+
+def test_runs_over_one_and_over_several_datasets_do_not_share_a_folder(root: Path, tmp_path: Path) -> None:
+    other = write_pictures(tmp_path / "others", 3).rename(tmp_path / "others" / "more.json")
+    request = make_request(root, tmp_path / "one")
+    several = replace(request, data=(*request.data, DataSource(str(other), images=tmp_path / "others")))
+    run_dataset(request, progress=False)
+    with pytest.raises(UsageError, match=r"runs over other datasets lie there already \(.*one\)"):
+        run_dataset(several, progress=False)
+    several = replace(several, out=tmp_path / "several")
+    assert run_dataset(several, progress=False).images == IMAGES + 3
+    with pytest.raises(UsageError, match=r"lie there already \(.*several/data, .*several/more\)"):
+        run_dataset(replace(request, out=tmp_path / "several"), progress=False)
+    assert run_dataset(several, progress=False).exit_code == 0
+
+
+def test_a_file_where_the_shards_belong_is_said(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").touch()
+    with pytest.raises(UsageError, match=r"shards: cannot be made a folder \(File exists\)"):
+        run_dataset(make_request(root, tmp_path), progress=False)
+
+
+def test_a_worker_that_says_nothing_after_a_request_to_stop_is_named(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("roiline.infer.pool._SILENCE_S", 0.0)
+    request = make_request(root, tmp_path)
+    with Pool(request.slots, worker_setup(request, make_spec())) as pool:
+        pool._start(0)
+        pool._hint_at_silence()
+        assert not caplog.text
+        pool._stops = 1
+        pool._hint_at_silence()
+        process = pool._processes[0].popen.pid
+        assert f"still waiting for worker 0 (cpu 0, process {process}); a second Ctrl-C" in caplog.text

@@ -277,3 +277,44 @@ def test_neighbouring_killers_do_not_end_a_run(killers: int) -> None:
         machine.step(0, False)
     assert machine.finish == Finish("done")
     assert machine.aside == machine.killers
+
+
+def test_a_worker_that_never_finishes_a_shard_is_given_up_though_images_succeed() -> None:
+    scheduler = Scheduler(1)
+    feed(scheduler, ShardsPlanned({0: [0, 1], 1: [0, 1]}, depth=2))
+    deaths = 0
+    got: list[Instruction] = []
+    while not any(isinstance(i, GiveUpWorker) for i in got):
+        deaths += 1
+        assert deaths <= MAX_DEATHS
+        feed(scheduler, WorkerReady(0))
+        (shard, *_) = scheduler._workers[0].held
+        for image in (0, 1):
+            feed(scheduler, ImageStarted(0, shard, image), ImageFinished(0, shard, image))
+        if shard == 0 and deaths == 1:
+            feed(scheduler, ImageStarted(0, 1, 0), ImageStarted(0, 1, 1))  # read ahead
+        got = feed(scheduler, WorkerDied(0, "no room"))
+    assert got == [
+        GiveUpWorker(0, f"worker 0 died {MAX_DEATHS} times without finishing a shard: no room"),
+        Finish("failed", "no room"),
+    ]
+
+
+def test_a_shard_that_is_done_clears_the_count_of_deaths() -> None:
+    scheduler = Scheduler(1)
+    feed(scheduler, ShardsPlanned({n: [0, 1] for n in range(3 * MAX_DEATHS)}, depth=1))
+    for _ in range(2 * MAX_DEATHS):
+        feed(scheduler, WorkerReady(0))
+        (shard,) = scheduler._workers[0].held
+        started = [
+            event for image in (0, 1) for event in (ImageStarted(0, shard, image), ImageFinished(0, shard, image))
+        ]
+        feed(scheduler, *started, ShardDone(0, shard))
+        assert feed(scheduler, WorkerDied(0, "now and then"))[0] == StartWorker(0)
+
+
+def test_an_enormous_depth_hands_out_what_there_is() -> None:
+    scheduler = Scheduler(2)
+    feed(scheduler, WorkerReady(0), WorkerReady(1))
+    got = feed(scheduler, ShardsPlanned({n: [0] for n in range(3)}, depth=10**18))
+    assert assigned(got) == [(0, 0, False), (1, 1, False), (0, 2, False)]

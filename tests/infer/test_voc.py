@@ -143,6 +143,8 @@ def test_sizes_that_are_not_stated_are_read(root, size):
         ("<html/>", "expected an <annotation> document, got <html>"),
         (annotation_xml(box_xml(corners=(1, 2, "x", 4))), "expected a number as xmax of an object, got 'x'"),
         (annotation_xml(box_xml(corners=(1, 2, "nan", 4))), "expected a number as xmax"),
+        (annotation_xml(box_xml(corners=(1, 2, "9" * 400, 4))), "expected a number as xmax"),
+        (annotation_xml(box_xml(corners=(1, 2, "1e308", 4))), "expected a number as xmax"),
         (annotation_xml("<object><name>cat</name></object>"), "expected a number as xmin of an object, got None"),
         (annotation_xml("<object/>"), "an object has no name"),
         (

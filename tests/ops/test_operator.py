@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
+from roiline.core.errors import ExportError
 from roiline.ops.catalogue import OPERATORS
 from roiline.ops.nodes import FunctionWriter, array_from_constant
 from roiline.ops.trim import TRIM
@@ -31,6 +32,18 @@ def test_equal_constants_share_a_node_and_types_keep_them_apart():
     assert w.ints(1, 2) == w.ints(1, 2)
     assert w.integer(1) != w.scalar(1.0)
     assert [node.op_type for node in w.nodes] == ["Constant"] * 3
+
+
+@pytest.mark.parametrize("value", [10**20, 10**400, 1e300, [1, 10**20], [1.0, 1e300]])
+def test_numbers_that_no_model_can_hold_are_refused(value):
+    with pytest.raises(ExportError, match="correct the setting that it comes from"):
+        FunctionWriter().constant(value)
+    with pytest.raises(ExportError, match="does not fit"):
+        FunctionWriter().op("Anything", value=value)
+
+
+def test_infinities_stay():
+    assert array_from_constant(float("-inf")) == -np.inf
 
 
 def test_python_numbers_become_int64_and_float32():

@@ -215,3 +215,34 @@ def test_turned_pictures_are_drawn_in_the_datasets_frame(tmp_path: Path) -> None
         file = write(tmp_path, [{"image_id": 1, "category_id": 1, "bbox": [1, 1, 50, 50], "score": 0.9}])
         drawn = draw_results(file, dataset, tmp_path / "drawn").files[0]
         assert cv2.imread(str(drawn)).shape[:2] == (height, width)
+
+
+def test_ground_truth_is_drawn_where_nothing_was_detected(tmp_path: Path, dataset: Dataset) -> None:
+    file = write(tmp_path, [record(4, 0.9)])
+    drawing = draw_results(file, dataset, tmp_path / "drawn", ground_truth=True)
+    with_truth = [entry.path.stem for entry in dataset.entries if len(entry.boxes)]
+    assert len(with_truth) > 1
+    assert [path.stem for path in drawing.files] == with_truth
+    none = draw_results(write(tmp_path, []), dataset, tmp_path / "others", ground_truth=True)
+    assert [path.stem for path in none.files] == with_truth
+
+
+def test_pictures_that_cannot_be_written_are_reported_and_the_others_drawn(tmp_path: Path, dataset: Dataset) -> None:
+    file = write(tmp_path, [record(4, 0.9), record(9, 0.9)])
+    (tmp_path / "drawn" / "p4.jpg").mkdir(parents=True)
+    drawing = draw_results(file, dataset, tmp_path / "drawn")
+    assert [path.name for path in drawing.files] == ["p9.jpg"]
+    assert [key for key, _ in drawing.failed] == [4]
+    assert "p4.jpg" in drawing.failed[0][1]
+
+
+def test_names_that_are_too_long_for_a_file_are_reported(tmp_path: Path, dataset: Dataset) -> None:
+    long = "x" * 251
+    (dataset.root / "p4.png").rename(dataset.root / f"{long}.png")
+    entries = tuple(
+        replace(one, path=dataset.root / f"{long}.png") if one.image_id == 4 else one for one in dataset.entries
+    )
+    file = write(tmp_path, [record(4, 0.9), record(9, 0.9)])
+    drawing = draw_results(file, replace(dataset, entries=entries), tmp_path / "drawn")
+    assert sorted(len(path.name) for path in drawing.files) == [6, 255]
+    assert drawing.failed == ()

@@ -197,3 +197,13 @@ def test_copy_paste_lines_of_masks_are_the_originals(folder: str) -> None:
     golden = json.loads((root / folder / "metrics.json").read_text())["copypaste"]
     assert [line for line in pasted if "Dataset" not in line] == [f"copypaste: {line}" for line in golden[1:]]
     assert pasted[0] == f"copypaste: {golden[0]}"
+
+
+@pytest.mark.parametrize("victim", ["annotations", "bbox_results.json"])
+def test_metrics_replace_nothing_that_is_read(out: Path, dataset: Dataset, victim: str) -> None:
+    assert dataset.annotation_file is not None
+    path = dataset.annotation_file if victim == "annotations" else out / victim
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="destroy it"):
+        evaluate(out, [dataset], out=path)
+    assert path.read_bytes() == before

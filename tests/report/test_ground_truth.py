@@ -65,6 +65,16 @@ def test_masks_of_every_form(tmp_path: Path, dataset: Dataset, mask: Any) -> Non
         ({"segmentation": {"size": [60, 80], "counts": [-1, 4801]}}, "expected run lengths"),
         ({"segmentation": compressed(10)}, "add up to 10, expected 4800"),
         ({"segmentation": {"size": [60, 80], "counts": "\x00"}}, "is not COCO's compressed form"),
+        ({"segmentation": [[1, 1, float("nan"), 1, 9, 9]]}, "polygons to be lists of numbers"),
+        ({"segmentation": [[1, 1, 10**400, 1, 9, 9]]}, "polygons to be lists of numbers"),
+        ({"segmentation": [[1, 1, 1e7, 1, 9, 9]]}, r"within its picture of 80 x 60 .* to \[10000000.0, 9.0\]"),
+        ({"segmentation": [[1, 1, 9, -61, 9, 9]]}, "expected a polygon within its picture"),
+        ({"segmentation": [[-80, 0, 160, 0] * 10_000]}, "the outline of its polygon is 4800000 pixels long"),
+        ({"segmentation": {"size": [60, 80], "counts": [10**400]}}, "add up to"),
+        ({"iscrowd": "abc"}, "neither 0 nor 1"),
+        ({"iscrowd": None}, "neither 0 nor 1"),
+        ({"keypoints": [1, 2, 1], "num_keypoints": "x"}, "num_keypoints to be a number of keypoints, got 'x'"),
+        ({"keypoints": [1, 2, float("nan")]}, "keypoints to be numbers"),
         ({"keypoints": [1, 2]}, "keypoints to be numbers"),
         ({"keypoints": [1, 2, "v"]}, "keypoints to be numbers"),
         ({"bbox": [1, 2, 3, "x"]}, "four numbers|4 numbers"),
@@ -91,3 +101,12 @@ def test_visible_keypoints_are_counted_where_the_file_does_not(tmp_path: Path, d
     assert truth.joints == 3
     assert truth.records[0]["num_keypoints"] == 2
     assert truth_of(tmp_path, dataset, keypoints=[1, 2, 2], num_keypoints=0).records[0]["num_keypoints"] == 0
+
+
+def test_annotations_may_write_the_ids_of_images_as_text(tmp_path: Path, dataset: Dataset) -> None:
+    """As the dataset's reader has it, which notes the other type and goes on."""
+    assert dataset.annotation_file is not None
+    content = json.loads(dataset.annotation_file.read_text())
+    first = content["annotations"][0]["image_id"]
+    truth = truth_of(tmp_path, dataset, image_id=str(first))
+    assert [record["image_id"] for record in truth.records] == [1, 1, 2, 2]

@@ -108,7 +108,7 @@ def test_other_files_are_named(tmp_path, content, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ModelError, match=r"absent\.pb: cannot be read"):
+    with pytest.raises(ModelError, match=r"absent\.pb: no such file"):
         read_net(tmp_path / "absent.pb")
 
 

@@ -221,6 +221,15 @@ CONDITIONS = {
     "no type": ("MODEL: {NUM_CLASSES: 3}", [], "MODEL.TYPE is empty"),
     "no body": ("MODEL: {NUM_CLASSES: 3}", [], "MODEL.CONV_BODY is empty"),
     "scale": (SMALL, [("TEST.SCALE", "0")], "TEST.SCALE is 0; it must be above 0"),
+    "canonical scale": (SMALL, [("FPN.ROI_CANONICAL_SCALE", "0")], "FPN.ROI_CANONICAL_SCALE is 0; it must be above 0"),
+    "anchor start": (SMALL, [("FPN.RPN_ANCHOR_START_SIZE", "0")], "FPN.RPN_ANCHOR_START_SIZE is 0; it must be above 0"),
+    "infinite": (SMALL, [("TEST.NMS", "1e999")], "TEST.NMS is inf; expected a finite number"),
+    "overlap": (SMALL, [("TEST.NMS", "1.5")], "TEST.NMS is 1.5; it must be from 0 to 1"),
+    "samples": (
+        SMALL,
+        [("FAST_RCNN.ROI_XFORM_SAMPLING_RATIO", "100000000")],
+        "FAST_RCNN.ROI_XFORM_SAMPLING_RATIO is 100000000; it must be at most 64",
+    ),
     "ratios": (SMALL, [("RPN.ASPECT_RATIOS", "(1, 'x')")], "RPN.ASPECT_RATIOS is (1, 'x')"),
     "no sizes": (SMALL, [("RPN.SIZES", "()")], "RPN.SIZES is ()"),
     "regression": (SMALL, [("MODEL.BBOX_REG_WEIGHTS", "(1., 1.)")], "expected four numbers above 0"),
@@ -288,9 +297,9 @@ def test_what_is_no_mapping_is_refused(text):
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match=r"none\.yaml: no such file"):
         load_config(tmp_path / "none.yaml")
-    with pytest.raises(ConfigError, match="cannot read"):
+    with pytest.raises(ConfigError, match="expected a file, this is a folder"):
         load_config(tmp_path)
     binary = tmp_path / "model.pkl"
     binary.write_bytes(pickle.dumps({"blobs": np.ones(3)}, 2))

@@ -14,6 +14,7 @@ from shared_data import shared_path
 from roiline.core.rle import decode_rle
 from roiline.engines.protocol import Device
 from roiline.export.torchvision.exporter import export_torchvision
+from roiline.export.torchvision.options import MODELS as MODELS_BY_NAME
 from roiline.infer.model import open_predictor
 from roiline.infer.preparation import prepare_picture, stack_batch
 
@@ -25,20 +26,8 @@ import torchvision_cases as cases  # noqa: E402  # it imports torch
 
 TWO_STAGE = {"rpn_pre_nms_top_n_test": 100, "rpn_post_nms_top_n_test": 100, "box_detections_per_img": 24}
 ONE_STAGE = {"detections_per_img": 24}
-SEEDS = {
-    "fasterrcnn_resnet50_fpn": 0,
-    "fasterrcnn_resnet50_fpn_v2": 0,
-    "fasterrcnn_mobilenet_v3_large_fpn": 3,
-    "fasterrcnn_mobilenet_v3_large_320_fpn": 3,
-    "maskrcnn_resnet50_fpn": 0,
-    "maskrcnn_resnet50_fpn_v2": 0,
-    "keypointrcnn_resnet50_fpn": 0,
-    "retinanet_resnet50_fpn": 0,
-    "retinanet_resnet50_fpn_v2": 0,
-    "resnet18": 0,
-    "resnext50_32x4d": 0,
-    "resnet50_group_norm": 0,
-}
+MODELS = (*MODELS_BY_NAME, *cases.BODIES)
+SEEDS = {"maskrcnn_resnet50_fpn_v2": 1}  # of the others 0: with it a mask's box ends within noise of a whole pixel
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +36,11 @@ def pictures():
     return [cv2.imread(str(path)) for path in sorted(folder.glob("*.jpg"))]
 
 
-@pytest.mark.parametrize("arch", SEEDS)
+@pytest.mark.parametrize("arch", MODELS)
 def test_detections_are_torchvisions(arch, pictures, tmp_path):
     classes = 2 if arch.startswith("keypoint") else 21
     arguments = {"min_size": 320, "num_classes": classes, **(ONE_STAGE if arch.startswith("retina") else TWO_STAGE)}
-    model = cases.build_model(arch, pictures, seed=SEEDS[arch], **arguments)
+    model = cases.build_model(arch, pictures, seed=SEEDS.get(arch, 0), **arguments)
     cfg, out = tmp_path / "options.yaml", tmp_path / "model.onnx"
     cfg.write_text("".join(f"{name}: {value}\n" for name, value in arguments.items()))
     named = "fasterrcnn_resnet50_fpn" if arch in cases.BODIES else arch
@@ -78,14 +67,20 @@ def _assert_case_is_clear(want: cases.EagerAnswer, disturbed: cases.EagerAnswer)
     assert len(want.labels) >= 20
     np.testing.assert_array_equal(disturbed.labels, want.labels)
     np.testing.assert_allclose(disturbed.boxes, want.boxes, atol=0.05, rtol=0)
+    if want.masks is not None:
+        assert min(_overlaps(disturbed.masks > 0.5, want.masks > 0.5)) > 0.99
 
 
 def _compare_masks(counts: tuple[bytes, ...], probabilities: np.ndarray) -> None:
     height, width = probabilities.shape[1:]
-    for encoded, soft in zip(counts, probabilities, strict=True):
-        got, want = decode_rle(encoded, height, width).astype(bool), soft > 0.5
-        union = (got | want).sum()
-        assert union == 0 or (got & want).sum() / union > 0.99
+    masks = np.stack([decode_rle(encoded, height, width) for encoded in counts]).astype(bool)
+    assert min(_overlaps(masks, probabilities > 0.5)) > 0.99
+
+
+def _overlaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the intersection over union of each pair of masks (D, H, W), 1 where both are empty."""
+    union = (first | second).sum(axis=(1, 2))
+    return np.where(union, (first & second).sum(axis=(1, 2)) / np.maximum(union, 1), 1.0)
 
 
 def _compare_keypoints(keypoints: np.ndarray, want: cases.EagerAnswer) -> None:

@@ -109,7 +109,7 @@ def test_what_is_no_mapping_is_refused(tmp_path, text):
 
 
 def test_an_absent_file_an_unknown_model_and_two_numbers_of_classes(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"absent\.yaml: no such file"):
         load_options("fasterrcnn_resnet50_fpn", tmp_path / "absent.yaml")
     with pytest.raises(UsageError, match="known: fasterrcnn_resnet50_fpn,"):
         load_options("fasterrcnn_resnet18", None)
