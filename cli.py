@@ -115,6 +115,23 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+class _LogFile(logging.FileHandler):
+    """Is a log file that may run full: that is said once, and is no reason to end the work."""
+
+    _full = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802, ARG002 - the names are logging's
+        """Says why the first record could not be written."""
+        if not self._full:
+            self._full = True
+            _show(f"--log-file {self.baseFilename}: cannot be written ({sys.exc_info()[1]})", debug=False)
+
+    def close(self) -> None:
+        """Closes the file; what it could not take is dropped, as was said."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 @contextlib.contextmanager
 def _logging(given: Mapping[str, Any], *, verbose: bool, quiet: bool, log_file: Path | None) -> Iterator[None]:
     """Sends the log where the options say; `given` are the command's own arguments, none of which may be the log file."""
@@ -123,7 +140,7 @@ def _logging(given: Mapping[str, Any], *, verbose: bool, quiet: bool, log_file: 
     if log_file is not None:
         _check_log_file(log_file, given)
         try:
-            handlers.append(logging.FileHandler(log_file, encoding="utf-8"))
+            handlers.append(_LogFile(log_file, encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"--log-file {log_file}: cannot be written ({error.strerror})") from error
         handlers[1].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -279,7 +296,7 @@ def _name_classes(classes: str | None, out: Path) -> tuple[str, ...] | None:
 
 
 def read_class_names(text: str) -> tuple[str, ...]:
-    """Returns class names from `NAME,NAME,...` or from a file with a name a line.
+    """Returns class names from `NAME,NAME,...` or from a file with a name a line; a background in first place is left out.
 
     Raises:
         UsageError: a name is empty, or the file cannot be read.
@@ -296,6 +313,8 @@ def read_class_names(text: str) -> tuple[str, ...]:
         "\udc80" <= letter <= "\udcff" for name in names for letter in name
     ):  # bytes that the shell's encoding does not have
         raise UsageError(f"--classes: expected text in UTF-8, got {', '.join(names)!a}")
+    if names[:1] in (["__background__"], ["background"]):
+        names = names[1:]
     if not names or not all(names):
         raise UsageError(f"--classes {text}: expected NAME,NAME,... or a file with a name a line")
     return tuple(names)
@@ -321,7 +340,12 @@ RUN_OPTIONS = _options(
     click.option("-o", "--output", "out", type=PATH, required=True, metavar="OUT", help="Folder of the results."),
     DATA_OPTIONS,
     click.option("--gpus", metavar="LIST", help="GPUs to use, one process each: 0-3, 0,2, UUIDs."),
-    click.option("--cpu-workers", type=int, metavar="N", help="N processes on the CPU, the cores shared out (default without a GPU: 1)."),
+    click.option(
+        "--cpu-workers",
+        type=int,
+        metavar="N",
+        help="N processes on the CPU, the cores shared out (default without a GPU: 1).",
+    ),
     click.option("--engine", default="auto", show_default=True, metavar="NAME", help="What runs the model."),
     click.option("--batch-size", type=int, default=1, show_default=True, metavar="N", help="Pictures an engine call."),
     click.option(

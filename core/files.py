@@ -113,10 +113,14 @@ def make_folder(folder: Path) -> None:
     """Makes a folder for results, and those above it, where they are not there yet.
 
     Raises:
-        OutputError: it cannot be made.
+        UsageError: a file stands there, or above it.
+        OutputError: it cannot be made for another reason.
     """
     with _failures_named(folder, "be made a folder"):
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as failure:
+            raise UsageError(f"{folder}: cannot be made a folder ({failure.strerror})") from failure
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from roiline.core.errors import ModelError
+from roiline.core.errors import ExportError, ModelError
 from roiline.core.records import plain_from_record, record_from_plain
 from roiline.core.spec_checks import find_faults
 
@@ -263,6 +263,9 @@ class ModelSpec:
     - `classification`: the probabilities (N, K) of whole pictures.
 
     `taps` are further outputs, by Caffe2's blob name.
+
+    `labels_are_category_ids`: class k is the dataset's category of id k (torchvision's COCO models have 90 labels for 80 categories);
+    it decides where names are not known and the numbers of classes and categories differ.
     """
 
     architecture: str
@@ -281,6 +284,7 @@ class ModelSpec:
     keypoints: KeypointRules | None = None
     tracks: TrackRules | None = None
     test: TestOptions = TestOptions()
+    labels_are_category_ids: bool = False
     format_version: int = FORMAT_VERSION
 
     @property
@@ -302,7 +306,14 @@ class ModelSpec:
         return self.images
 
     def to_json(self) -> str:
-        """Returns the JSON text that a model file carries; the same spec gives the same text."""
+        """Returns the JSON text that a model file carries; the same spec gives the same text.
+
+        Raises:
+            ExportError: a setting is out of its range, so that no run could use the model.
+        """
+        faults = find_faults(self)
+        if faults:
+            raise ExportError("no run could use a model with these settings; correct them:\n  " + "\n  ".join(faults))
         return json.dumps(plain_from_record(self), indent=1, ensure_ascii=False)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from roiline.core.spec import Augmentation, ImageRules, ModelSpec
 
-LONGEST_SIDE = 1 << 15
+LONGEST_SIDE = 1 << 16
 """The largest side in pixels of a network input; strides, masks and heatmaps are no larger either."""
 
 MOST_KEYPOINTS = 1 << 12

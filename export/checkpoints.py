@@ -227,13 +227,13 @@ def _read_tensor(path: Path, name: str, entry: Any, data: memoryview) -> NDArray
     dtype = np.dtype(_DTYPES[kind])
     if not whole or not start <= stop <= len(data) or stop - start != math.prod(shape) * dtype.itemsize:
         raise WeightError(
-            f"{path}: {name}: {kind} {str(list(shape)):.80} does not fit bytes {start} to {stop} of {len(data)}; "
+            f"{path}: {name}: {kind} {list(shape)!s:.80} does not fit bytes {start} to {stop} of {len(data)}; "
             "the file is cut off or damaged"
         )
     try:
         array = np.frombuffer(data[start:stop], dtype).reshape(shape)
     except ValueError as error:
-        raise WeightError(f"{path}: {name}: {str(list(shape)):.80} is no shape of a tensor ({error})") from error
+        raise WeightError(f"{path}: {name}: {list(shape)!s:.80} is no shape of a tensor ({error})") from error
     if kind == "BF16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float32) if dtype.kind == "f" else array.copy()

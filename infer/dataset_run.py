@@ -284,7 +284,7 @@ def _result_classes(
         return classes, tuple(range(len(classes) + 1))
     place = {category.id: number for number, category in enumerate(dataset.categories, 1)}
     classes = tuple(ResultClass(category.id, category.name) for category in dataset.categories)
-    return classes, (0, *(place[category_id] for category_id in paired.category_ids))
+    return classes, (0, *(place.get(category_id, 0) for category_id in paired.category_ids))
 
 
 def _result_parts(request: RunRequest, spec: ModelSpec) -> tuple[tuple[Part, ...], KeypointConfidence | None]:

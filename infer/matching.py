@@ -15,7 +15,7 @@ class ClassMap:
     """Is the pairing of a model's classes with a dataset's categories.
 
     `category_ids[k - 1]` and `names[k - 1]` are the category id and the name of class k (class 0 is background). `by_name` says how
-    they were paired. Where the dataset has no categories, ids are the class numbers.
+    they were paired. Where the dataset has no categories, ids are the class numbers. A label that no category stands behind has the id 0.
     """
 
     category_ids: tuple[int, ...]
@@ -38,6 +38,9 @@ def match_classes(spec: ModelSpec, dataset: Dataset) -> ClassMap:
         return ClassMap(tuple(range(1, len(names) + 1)), names, by_name=False)
     if spec.class_names_known:
         return _match_names(names, categories, dataset.name)
+    ids = {category.id for category in categories}
+    if spec.labels_are_category_ids and len(names) > len(categories) and all(1 <= one <= len(names) for one in ids):
+        return ClassMap(tuple(label if label in ids else 0 for label in range(1, len(names) + 1)), names, by_name=False)
     if len(names) != len(categories):
         raise DataError(
             f"{dataset.name}: the model has {len(names)} classes (without background) and does not know their names, the dataset has "

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from roiline.core.errors import DataError, UsageError
-from roiline.core.files import write_durable
+from roiline.core.files import make_folder, write_durable
 from roiline.core.structures import Float32, ImageId, Proposals, RoidbEntry, UInt8
 from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.pictures import decode_picture, read_bytes
@@ -87,7 +87,7 @@ def draw_results(
     dataset = dataset_of_run(results_path, dataset)
     entries, per_image = read_image_rows(results_path, dataset)
     stems = dict(zip((entry.image_id for entry in dataset.entries), choose_stems(dataset.entries), strict=True))
-    out_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(out_dir)
     files: list[Path] = []
     failed: list[tuple[ImageId, str]] = []
     for entry, found in zip(entries, per_image, strict=True):

@@ -204,7 +204,7 @@ def _check_extent(polygon: list[float], entry: RoidbEntry, where: str) -> None:
     outline = float(np.abs(np.diff(corners, axis=0, append=corners[:1])).max(axis=1).sum())
     if outline > _LONGEST_OUTLINE:
         raise DataError(
-            f"{where}: the outline of its polygon is {outline:.0f} pixels long, expected {_LONGEST_OUTLINE}"
+            f"{where}: the outline of its polygon is {outline:.0f} pixels long, expected at most {_LONGEST_OUTLINE}"
         )
 
 

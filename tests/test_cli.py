@@ -112,6 +112,7 @@ def test_class_names_from_a_list_and_a_file(tmp_path):
     path = tmp_path / "names.txt"
     path.write_text("red cell\n\nwhite cell\n")
     assert read_class_names(str(path)) == ("red cell", "white cell")
+    assert read_class_names("__background__,a,b") == ("a", "b")
     with pytest.raises(UsageError):
         read_class_names("a,,b")
 
@@ -296,7 +297,8 @@ def test_an_export_replaces_no_input_and_no_device(export, digits, tmp_path):
 
 def test_an_output_that_cannot_be_written(export, tmp_path):
     (tmp_path / "file").touch()
-    assert "file: cannot be made a folder" in export("-o", tmp_path / "file" / "m.onnx", code=5)
+    assert "file: cannot be made a folder" in export("-o", tmp_path / "file" / "m.onnx", code=2)
+    assert "File name too long" in export("-o", tmp_path / ("n" * 300), code=5)
 
 
 def test_pipes_and_devices_are_no_inputs(export, digits, tmp_path):
@@ -388,3 +390,9 @@ def test_class_names_of_a_model_that_has_its_own_are_not_used_and_that_is_said(d
     names = ",".join("abcdefghij")
     output = run("detect", digits_model, digits / "pictures", "--limit", 1, "--classes", names, "-o", tmp_path / "out")
     assert "--classes is not used" in output
+
+
+def test_a_full_log_file_is_said_once_and_ends_nothing(digits, digits_model, tmp_path):
+    out = tmp_path / "out"
+    output = run("detect", digits_model, digits / "pictures", "--limit", 1, "-o", out, "--log-file", "/dev/full")
+    assert output.count("--log-file /dev/full: cannot be written") == 1

@@ -69,6 +69,7 @@ def export_torchvision(
         taps=network.taps,
         masks=mask_rules_from_architecture(architecture),
         keypoints=keypoint_rules_from_architecture(architecture),
+        labels_are_category_ids=True,
     )
     write_model(network.graph.finish(spec, source.state.blobs, network.inputs, network.outputs), out)
     return ExportReport(out, spec, source.notes, ())

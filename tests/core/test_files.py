@@ -189,8 +189,12 @@ def test_a_lock_and_leftovers_that_are_folders_are_named(tmp_path: Path) -> None
     with pytest.raises(OutputError, match=r"\.a\.part: cannot be removed"):
         remove_temporaries(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="file: cannot be made a folder"):
+    with pytest.raises(UsageError, match="file: cannot be made a folder"):
         make_folder(tmp_path / "file")
+    with pytest.raises(UsageError, match=r"below: cannot be made a folder"):
+        make_folder(tmp_path / "file" / "below")
+    with pytest.raises(OutputError, match=r"cannot be made a folder \(File name too long"):
+        make_folder(tmp_path / ("n" * 300))
 
 
 @pytest.mark.parametrize(

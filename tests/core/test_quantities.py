@@ -43,7 +43,7 @@ def test_arrays_of_numbers(value: object, expected: list[object]) -> None:
 
 @pytest.mark.parametrize("value", [["1"], [1j], np.array([1j]), [None], [[1], [1, 2]], "box", [[1, [2]]], {"a": 1}])
 def test_arrays_of_something_else(value: object) -> None:
-    with pytest.raises(ValueError, match="type|numbers|inhomogeneous"):
+    with pytest.raises(ValueError, match=r"type|numbers|inhomogeneous"):
         array_from_numbers(value, np.float64)
 
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from run_support import make_spec
 
-from roiline.core.errors import ModelError
+from roiline.core.errors import ExportError, ModelError
 from roiline.core.spec import spec_from_json
 
 
@@ -36,7 +37,7 @@ def test_a_good_specification_comes_back() -> None:
         ({"seams.masks": ["m"]}, "seam `masks`, but no `mask_rois`"),
         ({"seams.masks": ["m"]}, "seam `masks`, but no rules for it"),
         ({"images": None}, "for pictures, but says nothing of them"),
-        ({"images.pad_multiple": 10**9}, "images.pad_multiple: expected at least 1 and at most 32768, got 1000000000"),
+        ({"images.pad_multiple": 10**9}, "images.pad_multiple: expected at least 1 and at most 65536, got 1000000000"),
         ({"images.pad_multiple": -1}, "images.pad_multiple: .*, got -1"),
         ({"images.pad_multiple": 0}, "images.pad_multiple: .*, got 0"),
         ({"images.scale": 0}, "images.scale: .*, got 0"),
@@ -60,3 +61,10 @@ def test_what_no_run_can_work_with_is_refused(change: dict[str, Any], message: s
     with pytest.raises(ModelError, match=message) as caught:
         read_changed(change)
     assert str(caught.value).startswith("m.onnx: ")
+
+
+def test_what_could_not_be_read_again_is_not_written() -> None:
+    spec = make_spec()
+    assert spec.images is not None
+    with pytest.raises(ExportError, match=r"images\.scale: expected at least 1 .*, got 0"):
+        replace(spec, images=replace(spec.images, scale=0)).to_json()

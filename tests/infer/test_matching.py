@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,11 @@ def test_names_that_stand_for_several_cannot_pair():
     with pytest.raises(DataError, match="stand for several: a"):
         match_classes(model("a", "a"), dataset(a=1, b=2))
     assert match_classes(model("class_1", "class_2", known=False), twice).category_ids == (1, 2)
+
+
+def test_labels_that_are_category_ids_pair_by_id_where_numbers_differ():
+    labels = replace(model("class_1", "class_2", "class_3", "class_4", known=False), labels_are_category_ids=True)
+    assert match_classes(labels, dataset(dog=4, cat=2)).category_ids == (0, 2, 0, 4)
+    with pytest.raises(DataError, match="4 classes"):
+        match_classes(labels, dataset(dog=5, cat=2))
+    assert match_classes(labels, dataset(a=10, b=20, c=30, d=40)).category_ids == (10, 20, 30, 40)

@@ -65,7 +65,7 @@ def test_a_list_of_pairs(text, tmp_path):
         (b"a b c", "line 1"),
         (b"\n \n", "it has none"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe", "expected a list of pairs, the file is"),
-        (None, "cannot be read"),
+        (None, r"pairs\.txt: no such file"),
     ],
 )
 def test_what_is_no_list_of_pairs(content, message, tmp_path):
