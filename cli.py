@@ -39,13 +39,14 @@ class LoggedCommand(click.Command):
             click.Option(["-v", "--verbose"], is_flag=True, help="Say more."),
             click.Option(["-q", "--quiet"], is_flag=True, help="Say only warnings and errors."),
             click.Option(["--log-file"], type=PATH, metavar="FILE", help="Write the log to FILE too."),
-            click.Option(["--debug"], is_flag=True, help="Show tracebacks."),
+            click.Option(["--debug"], is_flag=True, help="Show tracebacks, and say more."),
         ]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; ends the process with the exit code of its error, if there is one."""
         options = {name: ctx.params.pop(name) for name in ("verbose", "quiet", "log_file")}
         debug = ctx.params.pop("debug")
+        options["verbose"] = options["verbose"] or debug
         try:
             with _interrupted_by_sigterm(), _logging(ctx.params, **options):
                 return super().invoke(ctx)

@@ -117,29 +117,29 @@ def load_datasets(request: RunRequest, spec: ModelSpec) -> list[tuple[Path, Data
             "--classes is not used: the model has its own class names (a VOC root takes its classes' order from it)"
         )
     if len(datasets) == 1:
-        _check_alone(request.out, [request.out])
+        _check_alone(request.out, [datasets[0].name], [request.out])
         return [(request.out, datasets[0])]
     twice = {one.name for one in datasets if sum(other.name == one.name for other in datasets) > 1}
     if twice:
         raise UsageError(
             f"several datasets are named {sorted(twice)}: their outputs would go to one folder; run them apart"
         )
-    _check_alone(request.out, [request.out / dataset.name for dataset in datasets])
-    return [(request.out / dataset.name, dataset) for dataset in datasets]
+    folders = [request.out / dataset.name for dataset in datasets]
+    _check_alone(request.out, [dataset.name for dataset in datasets], folders)
+    return list(zip(folders, datasets, strict=True))
 
 
-def _check_alone(out: Path, folders: Sequence[Path]) -> None:
-    """Checks that no folder of `out` but those given holds a run: of two runs in one place neither could be told from the other.
+def _check_alone(out: Path, names: Sequence[str], folders: Sequence[Path]) -> None:
+    """Checks that no run over the same datasets lies where this one's would be taken for it: in OUT itself, or in a folder of their names.
 
     Raises:
         UsageError: one does.
     """
-    others = sorted(
-        {path.parent for path in (out / RUN_FILE, *out.glob(f"*/{RUN_FILE}")) if path.exists()} - {*folders}
-    )
+    others = [place for place in (out, *(out / name for name in names)) if (place / RUN_FILE).exists()]
+    others = [place for place in others if place not in folders]
     if others:
         raise UsageError(
-            f"{out}: runs over other datasets lie there already ({', '.join(map(str, others))}); choose another folder"
+            f"{out}: another run lies there already ({', '.join(map(str, others))}); choose another folder"
         )
 
 

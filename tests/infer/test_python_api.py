@@ -49,7 +49,7 @@ def test_a_dataset_run(digits_model, digits, tmp_path):
 
 
 def test_no_picture_is_said_so(digits_model):
-    with roiline.open(digits_model) as model, pytest.raises(UsageError, match="cv2.imread"):
+    with roiline.open(digits_model) as model, pytest.raises(UsageError, match=r"cv2\.imread"):
         model.detect(None)
 
 
