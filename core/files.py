@@ -144,8 +144,8 @@ def durable_file(path: Path) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        with _failures_named(path):
-            temporary.replace(target)
+            with _failures_named(path):
+                temporary.replace(target)  # while it is held, else it could be taken for a leftover
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -185,11 +185,20 @@ def _open_temporary(folder: Path) -> IO[bytes]:
             stream = path.open("xb")
         except FileExistsError:  # left by a process that had the same number
             continue
-        with contextlib.suppress(OSError):  # where there are no locks, leftovers cannot be told and stay
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.exists():  # else another process took it for a leftover before it was held
+        if _hold(stream) and path.exists():
             return stream
-        stream.close()
+        stream.close()  # another process took it for a leftover before it was held
+
+
+def _hold(stream: IO[bytes]) -> bool:
+    """Takes the lock of a file just made; False where another process has it. Without locks leftovers cannot be told, and stay."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @functools.lru_cache(maxsize=1024)

@@ -242,3 +242,19 @@ def test_json_of_ours_holds_finite_numbers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "a.json", {"x": float("nan")})
     assert not list(tmp_path.iterdir())
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from roiline.core import files
+for number in range(60):
+    files._remove_leftovers.cache_clear()
+    files.write_durable(Path(sys.argv[1]) / f"{sys.argv[2]}-{number}", b"x" * 100)
+"""
+
+
+def test_writers_that_clean_up_do_not_take_each_others_files(tmp_path: Path) -> None:
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(number)]) for number in range(3)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert len(list(tmp_path.iterdir())) == 180

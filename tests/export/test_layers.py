@@ -23,7 +23,7 @@ from roiline.export.layers import (
 
 SPEC = ModelSpec(
     architecture="layers",
-    tasks=("proposals",),
+    tasks=(),
     class_names=("a",),
     class_names_known=True,
     conventions=Conventions("detectron", True, True, False, 4.0),
