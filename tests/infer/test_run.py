@@ -291,10 +291,11 @@ def test_golden_layout_of_proposals(tmp_path: Path) -> None:
 # -- the whole job, killed and interrupted ---------------------------------------------------------------------------------------
 
 JOB = """
-import logging, sys
+import logging, signal, sys
 from pathlib import Path
 from run_support import make_request
 from roiline.infer.run import run_dataset
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with it ignored
 logging.basicConfig(level=logging.INFO)
 request = make_request(Path(sys.argv[1]), Path(sys.argv[2]), workers=2, predictor="run_support:" + sys.argv[3])
 sys.exit(run_dataset(request, progress=False).exit_code)
