@@ -14,7 +14,6 @@ from roiline.core.spec import ImageRules
 from roiline.core.yamls import load_yaml
 from roiline.export.architecture import Architecture, outputs_of_head
 from roiline.export.detectron import config as detectron
-from roiline.export.detectron.exporter import list_tasks
 from roiline.export.detectron.rules import image_rules_from_config
 from roiline.export.detectron.source import architecture_from_config
 from roiline.export.detectron2 import config as detectron2
@@ -63,7 +62,7 @@ def _inspect_detectron(path: Path) -> Inspected:
     except ConfigError as error:
         problems = (shorten_error(error, path),)
         return Inspected(Inspection(str(path), KIND, facts, config.warnings, problems), config)
-    facts |= _describe_architecture(architecture, list_tasks(architecture)) | describe_images(images)
+    facts |= _describe_architecture(architecture, architecture.tasks) | describe_images(images)
     facts["classes with background"] = config["MODEL.NUM_CLASSES"]
     return Inspected(Inspection(str(path), KIND, facts, config.warnings), config)
 
@@ -81,7 +80,7 @@ def _inspect_detectron2(path: Path) -> Inspected:
     except ConfigError as error:
         problems = (shorten_error(error, path),)
         return Inspected(Inspection(str(path), KIND, facts, config.warnings, problems), config)
-    facts |= _describe_architecture(source.architecture, list_tasks(source.architecture)) | describe_images(images)
+    facts |= _describe_architecture(source.architecture, source.architecture.tasks) | describe_images(images)
     return Inspected(Inspection(str(path), KIND, facts, config.warnings), config)
 
 

@@ -11,7 +11,7 @@ from roiline.core.errors import ConfigError, RoilineError
 from roiline.export.checkpoints import Checkpoint
 from roiline.export.detectron.blobs import raise_if_bad
 from roiline.export.detectron.config import DetectronConfig, list_differences, load_config
-from roiline.export.detectron.exporter import fit_weights, list_tasks
+from roiline.export.detectron.exporter import fit_weights
 from roiline.export.detectron.source import architecture_from_config
 from roiline.export.detectron.weights import DetectronWeights
 from roiline.export.detectron2.config import Detectron2Config
@@ -61,7 +61,7 @@ def compare_detectron(weights: DetectronWeights, config: DetectronConfig) -> Ins
         )
     facts = {
         "model": network.name,
-        "tasks": list(list_tasks(architecture)),
+        "tasks": list(architecture.tasks),
         "blobs used": len(network.graph.requirements),
     }
     left = [f"not used: {blob} ({part})" for blob, part in check.known]

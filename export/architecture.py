@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from roiline.core.spec import Conventions, DetectionRules
+from roiline.core.spec import Conventions, DetectionRules, Task
 from roiline.core.structures import Float64
 from roiline.export.layers import GroupNorm, Kernel
 from roiline.export.map_heads import KeypointHead, MaskHead
@@ -330,6 +330,14 @@ class Architecture:
     track_head: TrackHead | None = None
     retinanet: RetinaNet | None = None
     classification: ClassificationHead | None = None
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Is what a model of this network makes."""
+        if self.classification is not None:
+            return ("classification",)
+        tasks: tuple[Task, ...] = ("proposals",) if self.rpn is not None else ()
+        return (*tasks, "detections") if self.detection is not None else tasks
 
 
 def outputs_of_head(head: DetectionHead) -> BoxOutputs:

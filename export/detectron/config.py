@@ -13,7 +13,7 @@ that sets none of their keys cannot be told from Detectron's: set the level.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from roiline.export.detectron.defaults import (
     SECTIONS,
     Use,
 )
+from roiline.export.dotted_keys import flatten_tree, nest_keys
 
 _CANONICAL_LEVEL = "FPN.ROI_CANONICAL_LEVEL"
 _IN_WEIGHTS = "the configuration inside the weights file"
@@ -66,7 +67,7 @@ class DetectronConfig:
     def get_section(self, name: str) -> dict[str, Any]:
         """Answers a section and those below it as nested dictionaries; the empty name is the whole tree."""
         prefix = f"{name}." if name else ""
-        return _nest({key[len(prefix) :]: value for key, value in self.values.items() if key.startswith(prefix)})
+        return nest_keys({key[len(prefix) :]: value for key, value in self.values.items() if key.startswith(prefix)})
 
     def function(self, key: str) -> str | None:
         """Answers the builder function that a key names, by its present name; None where none is named."""
@@ -81,7 +82,7 @@ class DetectronConfig:
         kept = dict(self.values)
         if kept["BBOX_XFORM_CLIP"] == KEYS["BBOX_XFORM_CLIP"].default:
             del kept["BBOX_XFORM_CLIP"]
-        return dump_yaml(_nest(kept))
+        return dump_yaml(nest_keys(kept))
 
 
 def load_config(
@@ -179,7 +180,7 @@ class _Merge:
         self.problems: list[str] = []
 
     def add_tree(self, tree: Mapping[Any, Any]) -> None:
-        for name, value in _flatten(tree, ""):
+        for name, value in flatten_tree(tree, SECTIONS):
             self._set(name, value)
 
     def add_overrides(self, overrides: Sequence[tuple[str, str]]) -> None:
@@ -215,27 +216,6 @@ class _Merge:
         self.set_keys.add(name)
         if isinstance(decoded, str) and decoded in RENAMED_FUNCTIONS:
             self.warnings.append(f"{name}: {decoded} is called {RENAMED_FUNCTIONS[decoded]} now; it was taken as that")
-
-
-def _flatten(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yields dotted names and values; descends only where a section is known, so that an unknown one is named once."""
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and (name in SECTIONS):
-            yield from _flatten(value, name + ".")
-        else:
-            yield name, value
-
-
-def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for name in sorted(flat):
-        *sections, last = name.split(".")
-        below = tree
-        for section in sections:
-            below = below.setdefault(section, {})
-        below[last] = flat[name]
-    return tree
 
 
 def _match_type(default: Any, value: Any) -> Any:
@@ -300,7 +280,7 @@ def _apply_weights(merge: _Merge, cfg_in_weights: str | None) -> None:
         )
     evidence = [
         name
-        for name in sorted(merge.set_keys | {name for name, _ in _flatten(saved, "")})
+        for name in sorted(merge.set_keys | {name for name, _ in flatten_tree(saved, SECTIONS)})
         if name in KEYS and KEYS[name].fork in PEST_FORKS
     ]
     if evidence and _CANONICAL_LEVEL not in merge.set_keys:

@@ -9,6 +9,7 @@ from roiline.core.errors import UsageError
 from roiline.core.files import check_output
 from roiline.core.spec import ModelSpec, Source, Task
 from roiline.export.architecture import Architecture
+from roiline.export.class_names import name_classes
 from roiline.export.detectron.blobs import CheckReport, check_blobs, raise_if_bad, resolve_name
 from roiline.export.detectron.config import DetectronConfig, list_differences, load_config
 from roiline.export.detectron.mask_keypoint_rules import keypoint_rules_from_config, mask_rules_from_config
@@ -82,18 +83,10 @@ def fit_weights(
 
 def _read_architecture(config: DetectronConfig, task: Task | None) -> Architecture:
     architecture = architecture_from_config(config, proposals_only=task == "proposals")
-    able = list_tasks(architecture)
+    able = architecture.tasks
     if task is not None and task not in able:
         raise UsageError(f"{config.source}: this model is for {' and '.join(able)}, not {task}")
     return architecture
-
-
-def list_tasks(architecture: Architecture) -> tuple[Task, ...]:
-    """Returns what a model of an architecture makes."""
-    if architecture.classification is not None:
-        return ("classification",)
-    tasks: tuple[Task, ...] = ("proposals",) if architecture.rpn is not None else ()
-    return (*tasks, "detections") if architecture.detection is not None else tasks
 
 
 def _write_spec(
@@ -106,8 +99,8 @@ def _write_spec(
     given = architecture.rpn is None and architecture.head is not None
     return ModelSpec(
         architecture=network.name,
-        tasks=list_tasks(architecture),
-        class_names=_name_classes(config["MODEL.NUM_CLASSES"] - 1, class_names),
+        tasks=architecture.tasks,
+        class_names=name_classes(config["MODEL.NUM_CLASSES"] - 1, class_names),
         class_names_known=class_names is not None,
         conventions=network.conventions,
         images=image_rules_from_config(config, padded=architecture.pyramid is not None),
@@ -121,15 +114,3 @@ def _write_spec(
         tracks=track_rules_from_config(config) if architecture.track_head else None,
         test=test_options_from_config(config, one_stage=architecture.retinanet is not None),
     )
-
-
-def _name_classes(count: int, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    if class_names is None:
-        return tuple(f"class_{index}" for index in range(1, count + 1))
-    if len(class_names) != count:
-        raise UsageError(
-            f"--classes: the model has {count} classes beside the background, {len(class_names)} were named"
-        )
-    if len(set(class_names)) != count:
-        raise UsageError("--classes: a name is given twice")
-    return tuple(class_names)

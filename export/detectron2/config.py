@@ -18,6 +18,7 @@ from roiline.core.files import YAML_LIMIT, read_input
 from roiline.core.yamls import decode_literal, dump_yaml, load_yaml
 from roiline.export.detectron2.arithmetic import evaluate_arithmetic
 from roiline.export.detectron2.defaults import DEFAULTS, DROPPED, OLD_ANCHORS, RENAMED, SECTIONS
+from roiline.export.dotted_keys import flatten_tree, nest_keys
 
 _BASE = "_BASE_"
 _LATEST_VERSION = 2
@@ -45,7 +46,7 @@ class Detectron2Config:
 
     def yaml_text(self) -> str:
         """Writes the whole merged tree as plain YAML, which detectron2 reads back."""
-        return dump_yaml(_nest(self.values))
+        return dump_yaml(nest_keys(self.values))
 
 
 def load_config(path: Path, overrides: Sequence[tuple[str, str]] = ()) -> Detectron2Config:
@@ -115,7 +116,7 @@ def _merge_trees(base: dict[Any, Any], tree: Mapping[Any, Any], path: Path) -> d
 def _upgrade(tree: dict[Any, Any], merge: _Merge, path: Path) -> list[tuple[str, Any]]:
     """Returns the (dotted name, value) pairs of a tree under the names of the latest version."""
     names = {name for key in (*RENAMED, *DROPPED) for name in _sections_of(key)}
-    pairs = list(_flatten(tree, "", SECTIONS | names))
+    pairs = list(flatten_tree(tree, SECTIONS | names))
     known = dict(pairs)
     version = known.get("VERSION", 1 if {"MODEL.WEIGHT", "TEST.AUG_ON"} & set(known) else _LATEST_VERSION)
     if type(version) is not int or not 0 <= version <= _LATEST_VERSION:
@@ -175,27 +176,6 @@ class _Merge:
                 self.values[name] = _match_type(DEFAULTS[name], decoded)
             except (ConfigError, TypeError) as error:
                 self._problems.append(f"{name}: {error}")
-
-
-def _flatten(tree: Mapping[Any, Any], prefix: str, sections: frozenset[str] | set[str]) -> Iterator[tuple[str, Any]]:
-    """Yields dotted names and values; descends only where a section is known, so that an unknown one is named once."""
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and name in sections:
-            yield from _flatten(value, f"{name}.", sections)
-        else:
-            yield name, value
-
-
-def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for name in sorted(flat):
-        *parents, last = name.split(".")
-        below = tree
-        for parent in parents:
-            below = below.setdefault(parent, {})
-        below[last] = flat[name]
-    return tree
 
 
 def _match_type(default: Any, value: Any) -> Any:

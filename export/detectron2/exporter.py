@@ -14,6 +14,7 @@ from roiline.core.files import check_output
 from roiline.core.spec import ModelSpec, Source, Task
 from roiline.core.structures import Float32
 from roiline.export.architecture import Architecture
+from roiline.export.class_names import name_classes
 from roiline.export.detectron2.config import Detectron2Config, load_config
 from roiline.export.detectron2.conversion import convert_layers, fill_statistics
 from roiline.export.detectron2.fit import check_fit
@@ -62,8 +63,8 @@ def export_detectron2(
     given = architecture.rpn is None and architecture.head is not None
     spec = ModelSpec(
         architecture=network.name,
-        tasks=list_tasks(architecture),
-        class_names=_name_classes(_count_classes(config, architecture), class_names),
+        tasks=architecture.tasks,
+        class_names=name_classes(_count_classes(config, architecture), class_names),
         class_names_known=class_names is not None,
         conventions=network.conventions,
         images=images,
@@ -105,7 +106,7 @@ def fit_parameters(source: Detectron2Source, stored: Parameters, *, taps: Sequen
 
 def _read_source(config: Detectron2Config, task: Task | None) -> Detectron2Source:
     source = source_from_config(config, proposals_only=task == "proposals")
-    able = list_tasks(source.architecture)
+    able = source.architecture.tasks
     if task is not None and task not in able:
         raise UsageError(f"{config.source}: this model is for {' and '.join(able)}, not {task}")
     return source
@@ -125,27 +126,9 @@ def _share_res5(name: str) -> str:
     return name.removeprefix("_[mask]_") if name.startswith("_[mask]_res5_") else name
 
 
-def list_tasks(architecture: Architecture) -> tuple[Task, ...]:
-    """Returns what a model of an architecture makes."""
-    tasks: tuple[Task, ...] = ("proposals",) if architecture.rpn is not None else ()
-    return (*tasks, "detections") if architecture.detection is not None else tasks
-
-
 def _count_classes(config: Detectron2Config, architecture: Architecture) -> int:
     """Returns how many classes there are beside the background."""
     if architecture.retinanet is not None:
         return architecture.retinanet.num_classes - 1
     count: int = config["MODEL.ROI_HEADS.NUM_CLASSES"]
     return count
-
-
-def _name_classes(count: int, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    if class_names is None:
-        return tuple(f"class_{index}" for index in range(1, count + 1))
-    if len(class_names) != count:
-        raise UsageError(
-            f"--classes: the model has {count} classes beside the background, {len(class_names)} were named"
-        )
-    if len(set(class_names)) != count:
-        raise UsageError("--classes: a name is given twice")
-    return tuple(class_names)

@@ -12,6 +12,7 @@ from roiline.core.files import check_output
 from roiline.core.spec import ModelSpec, Source, Task
 from roiline.export.architecture import Architecture, outputs_of_head
 from roiline.export.checkpoints import Checkpoint, read_checkpoint
+from roiline.export.class_names import name_classes
 from roiline.export.graph import Shape
 from roiline.export.model_writer import ExportReport, write_model
 from roiline.export.networks import Network, write_network
@@ -58,8 +59,8 @@ def export_torchvision(
     architecture = source.architecture
     spec = ModelSpec(
         architecture=arch,
-        tasks=list_tasks(architecture),
-        class_names=_name_classes(_count_classes(architecture) - 1, class_names),
+        tasks=architecture.tasks,
+        class_names=name_classes(_count_classes(architecture) - 1, class_names),
         class_names_known=class_names is not None,
         conventions=architecture.conventions,
         images=images,
@@ -97,28 +98,11 @@ def _describe_source(checkpoint: Checkpoint, options: Options) -> Source:
     return Source("torchvision", checkpoint.sha256, options.yaml_text())
 
 
-def list_tasks(architecture: Architecture) -> tuple[Task, ...]:
-    """Returns what a model of an architecture makes."""
-    if architecture.rpn is None:
-        return ("detections",)
-    return ("proposals",) if architecture.head is None else ("proposals", "detections")
-
-
 def _count_classes(architecture: Architecture) -> int:
     """Returns K, background included; a model of proposals alone has 1 class beside it, for it knows objects only."""
     if architecture.retinanet is not None:
         return architecture.retinanet.num_classes
     return 2 if architecture.head is None else outputs_of_head(architecture.head).num_classes
-
-
-def _name_classes(count: int, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    if class_names is None:
-        return tuple(f"class_{index}" for index in range(1, count + 1))
-    if len(class_names) != count or len(set(class_names)) != count:
-        raise UsageError(
-            f"--classes: expected {count} different names, one for each class but the background, got {len(class_names)}"
-        )
-    return tuple(class_names)
 
 
 def _check_blobs(network: Network, source: TorchvisionSource, arch: str) -> None:
