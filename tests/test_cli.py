@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 from shared_data import shared_path
 
-from roiline.cli import main, read_class_names
+from roiline.cli import main
+from roiline.commands.options import read_class_names
 from roiline.core.errors import UsageError
 from roiline.core.pickles import read_pickle
 

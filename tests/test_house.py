@@ -46,7 +46,7 @@ def test_modules_load_heavy_libraries_on_use(room):
 
 def test_packages_are_all_listed():
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    rooms = ("checks", "core", "ops", "engines", "export", "infer", "report")
+    rooms = ("checks", "commands", "core", "ops", "engines", "export", "infer", "report")
     found = {
         "roiline." + ".".join(path.parent.relative_to(ROOT).parts)
         for room in rooms
