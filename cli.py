@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from roiline import __version__
+from roiline.commands.benchmarking import benchmark_command
 from roiline.commands.checking import inspect_command
 from roiline.commands.exporting import export
 from roiline.commands.logged import CONTEXT
@@ -20,6 +21,7 @@ COMMANDS = (
     status_command,
     evaluate_command,
     draw_command,
+    benchmark_command,
     inspect_command,
 )
 

@@ -14,6 +14,7 @@ from roiline.core.files import read_input
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMES_LIMIT = 1 << 24
+MAX_PIXELS = 1 << 28  # the same as `infer.pictures.MAX_PIXELS`, which a test holds; help is to need no numpy
 
 
 def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -67,6 +68,21 @@ RUN_OPTIONS = options(
         show_default=True,
         help="Turn pictures upright by their EXIF orientation.",
     ),
+    click.option(
+        "--max-pixels",
+        type=int,
+        default=MAX_PIXELS,
+        show_default=True,
+        metavar="N",
+        help="Pictures of more pixels fail before they are decoded.",
+    ),
+    click.option(
+        "--truncated",
+        type=click.Choice(["skip", "accept", "stop"]),
+        default="skip",
+        show_default=True,
+        help="What becomes of a picture whose file is cut short: it fails, what is there is used and marked, or the run ends.",
+    ),
     click.option("--scale", type=int, metavar="PIXELS", help="Shorter side of the network's input."),
     click.option("--max-size", type=int, metavar="PIXELS", help="Longest allowed longer side."),
     click.option("--limit", type=int, metavar="N", help="Only the first N pictures."),
@@ -75,6 +91,15 @@ RUN_OPTIONS = options(
     ),
     click.option(
         "--format", "formats", multiple=True, metavar="NAME", help="Result format; may be given several times."
+    ),
+    click.option(
+        "--image-timeout",
+        "image_timeout_s",
+        type=float,
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Longest time for one picture: a worker that hangs over one is ended; 0: none.",
     ),
     click.option("--fresh", is_flag=True, help="Start over instead of going on with what OUT holds."),
     click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),

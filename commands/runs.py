@@ -28,10 +28,10 @@ def detect_command(**options: Any) -> None:
     _run("detections", options)
 
 
-def _run(task: Any, options: dict[str, Any]) -> None:
+def request_of_command(task: Any, options: dict[str, Any]) -> Any:
+    """Returns the run that a command's options ask for."""
     from roiline.infer.python_api import request_from_options
     from roiline.infer.request import RunOverrides
-    from roiline.infer.run import run_dataset
 
     changed = ("score_thresh", "nms_thresh", "max_dets", "scale", "max_size")
     kept = (
@@ -39,15 +39,18 @@ def _run(task: Any, options: dict[str, Any]) -> None:
         "batch_size",
         "batch_mode",
         "exif",
+        "max_pixels",
+        "truncated",
         "formats",
         "id_range",
         "limit",
         "fresh",
+        "image_timeout_s",
         "gpus",
         "cpu_workers",
     )
     classes = options["classes"]
-    request = request_from_options(
+    return request_from_options(
         options["model"],
         options["data"],
         options["out"],
@@ -59,6 +62,12 @@ def _run(task: Any, options: dict[str, Any]) -> None:
         **{name: options[name] for name in kept},
         **{name: options[name] for name in ("proposals", "proposals_from", "others") if name in options},
     )
+
+
+def _run(task: Any, options: dict[str, Any]) -> None:
+    from roiline.infer.run import run_dataset
+
+    request = request_of_command(task, options)
     if options["dry_run"]:
         from roiline.infer.dry_run import describe_run
 

@@ -15,7 +15,9 @@ import hashlib
 import itertools
 import json
 import os
+import platform
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -25,8 +27,12 @@ from roiline.core.errors import DataError, OutputError, RoilineError, UsageError
 
 TEMPORARY_SUFFIX = ".part"
 _TEMPORARY_PREFIX = ".roiline-"
+LOCK_FILE = ".lock"
+_LOCK_ATTEMPTS = 5
+_LOCK_WAIT_S = 0.05
 _NUMBERS = itertools.count()
 _JSON_LIMIT = 1 << 30
+_PART = 1 << 24
 YAML_LIMIT = 1 << 26
 """The most bytes of a configuration: far above any that a person or a program writes."""
 
@@ -43,6 +49,7 @@ _ADVICE = {
     errno.EACCES: "; choose a place that you may write to",
     errno.EPERM: "; choose a place that you may write to",
     errno.EROFS: "; choose a place that you may write to",
+    errno.ENOLCK: "; its file system has no locks: choose another place",
 }
 
 
@@ -74,7 +81,7 @@ def read_input(path: str | Path, *, error: type[RoilineError] = DataError, limit
     """
     with open_input(path, error=error) as stream:
         try:
-            content = stream.read() if limit is None else stream.read(limit + 1)
+            content = stream.read() if limit is None else _read_at_most(stream, limit + 1)
         except OSError as failure:
             raise error(f"{path}: cannot be read ({failure.strerror})") from failure
     if limit is not None and len(content) > limit:
@@ -82,6 +89,15 @@ def read_input(path: str | Path, *, error: type[RoilineError] = DataError, limit
             f"{path}: has more than {limit / 2**20:g} MiB, too much for what it should be; was another file meant?"
         )
     return content
+
+
+def _read_at_most(stream: BinaryIO, size: int) -> bytes:
+    """Reads up to `size` bytes; memory is taken for what there is, where `read(size)` would take all of it at once."""
+    parts = []
+    while size > 0 and (part := stream.read(min(size, _PART))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _name_kind(mode: int) -> str:
@@ -273,43 +289,110 @@ def remove_temporaries(folder: Path) -> None:
 
 
 class FolderLock:
-    """Holds a folder for one process at a time, through `.lock` in it; the file stays, the hold does not outlive the process."""
+    """Holds a folder for one process at a time, through `.lock` in it; the hold does not outlive the process, however that ends.
+
+    The folder is made where it is not there. What the lock made goes with it: its file, and folders that are still empty.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / ".lock"
+        self.path = folder / LOCK_FILE
         self._descriptor: int | None = None
+        self._made: list[Path] = []
 
     def __enter__(self) -> FolderLock:
         """Takes the lock.
 
         Raises:
-            UsageError: another process holds it.
+            UsageError: another process holds it, or a file stands where the folder belongs.
             OutputError: the folder cannot be written to.
         """
-        with _failures_named(self.path):
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                self._take(descriptor)
-            except BaseException:
-                os.close(descriptor)
-                raise
-        self._descriptor = descriptor
+        folder = self.path.parent
+        self._made = [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
+        try:
+            with _failures_named(self.path):
+                while self._descriptor is None:
+                    make_folder(folder)
+                    self._descriptor = self._take()
+        except BaseException:
+            self._remove_made()
+            raise
         return self
 
-    def _take(self, descriptor: int) -> None:
+    def _take(self) -> int | None:
+        """Returns the held descriptor, or None where the file was removed by its last holder before it could be held."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.read(descriptor, 32).decode(errors="replace").strip()
-            raise UsageError(
-                f"{self.path.parent}: another run (process {holder or 'unknown'}) is writing here; wait for it, or choose another folder"
-            ) from error
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:  # the folder went with its last holder
+            return None
+        try:
+            self._hold(descriptor)
+            if not _is_at(descriptor, self.path):
+                os.close(descriptor)
+                return None
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _hold(self, descriptor: int) -> None:
+        for _ in range(_LOCK_ATTEMPTS):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(_LOCK_WAIT_S)  # who only looks whether it is held holds it for a moment
+        raise UsageError(
+            f"{self.path.parent}: another run ({_read_holder(descriptor)}) is writing here; wait for it, or choose another folder"
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._descriptor is not None:
+            with contextlib.suppress(
+                OSError
+            ):  # a folder that has gone, or that nobody may write to any more, keeps its file
+                self.path.unlink()
             os.close(self._descriptor)
             self._descriptor = None
+        self._remove_made()
+
+    def _remove_made(self) -> None:
+        for folder in self._made:
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # something lies in it
+        self._made = []
+
+
+def lock_holder(folder: Path) -> str | None:
+    """Says which process holds a folder, as `process 4711` (with its machine, where that is another); None where none does."""
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_holder(descriptor)
+    except OSError:
+        return None  # where there are no locks nobody can hold one
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _read_holder(descriptor: int) -> str:
+    number, _, machine = os.pread(descriptor, 300, 0).decode(errors="replace").strip().partition(" ")
+    where = f" on {machine}" if machine and machine != platform.node() else ""
+    return f"process {number or 'unknown'}{where}"
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Says whether an open file is the one that lies at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False

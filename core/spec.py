@@ -18,6 +18,7 @@ from roiline.core.spec_checks import find_faults
 FORMAT_VERSION = 1
 METADATA_KEY = "roiline"
 
+Precision: TypeAlias = Literal["fp32", "fp16", "bf16", "int8"]
 Task: TypeAlias = Literal["proposals", "detections", "classification"]
 TASKS: tuple[Task, ...] = ("proposals", "detections", "classification")
 
@@ -262,6 +263,7 @@ class ModelSpec:
       others, first picture's rows outermost), which no whole model gives: they are for a stage over two pictures;
     - `classification`: the probabilities (N, K) of whole pictures.
 
+    `precision` is the type of the trunk's layers; inputs, outputs and tensors at seams have the same types in all of them.
     `taps` are further outputs, by Caffe2's blob name.
 
     `labels_are_category_ids`: class k is the dataset's category of id k (torchvision's COCO models have 90 labels for 80 categories);
@@ -277,7 +279,7 @@ class ModelSpec:
     detection: DetectionRules | None
     seams: Mapping[str, tuple[str, ...]]
     source: Source
-    precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
+    precision: Precision = "fp32"
     taps: tuple[str, ...] = ()
     given_proposals: GivenProposals | None = None
     masks: MaskRules | None = None

@@ -13,14 +13,32 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+
+from roiline.core.structures import ImageId
 
 FORMAT_VERSION = 1
 
 Samples: TypeAlias = "dict[str, array[float]]"
 """Stage name -> durations in seconds, in the order in which they were measured."""
+
+
+class Work(NamedTuple):
+    """Is what a span was spent on: images of one shard, by the scheduler's number of the shard."""
+
+    shard: int
+    images: tuple[ImageId, ...]
+
+
+class Span(NamedTuple):
+    """Is one duration with its start, in seconds of the machine's monotonic clock, which all its processes share."""
+
+    stage: str
+    start_s: float
+    seconds: float
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +55,29 @@ class StageStats:
 
 
 class StageClock:
-    """Gathers the durations of one lane's stages."""
+    """Gathers the durations of one lane's stages; with `traced` also when each was, and on what."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, traced: bool = False) -> None:
         self._samples: Samples = {}
+        self._spans: list[Span] | None = [] if traced else None
         self._lock = threading.Lock()
 
     @contextmanager
-    def measure(self, stage: str) -> Iterator[None]:
+    def measure(self, stage: str, work: Work | None = None) -> Iterator[None]:
         """Times the block as one sample of `stage`, also when it raises."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.add(stage, time.perf_counter() - start)
+            self.add(stage, time.perf_counter() - start, start_s=start, work=work)
 
-    def add(self, stage: str, seconds: float) -> None:
-        """Adds one duration."""
+    def add(self, stage: str, seconds: float, *, start_s: float | None = None, work: Work | None = None) -> None:
+        """Adds one duration, that of a block which ends now unless `start_s` says when it began."""
         with self._lock:
             self._samples.setdefault(stage, array("d")).append(seconds)
+            if self._spans is not None:
+                start = time.perf_counter() - seconds if start_s is None else start_s
+                self._spans.append(Span(stage, start, seconds, work))
 
     def take(self) -> Samples:
         """Returns what was gathered since the last call, and starts anew."""
@@ -63,17 +85,30 @@ class StageClock:
             taken, self._samples = self._samples, {}
         return taken
 
+    def take_spans(self) -> list[Span]:
+        """Returns the spans since the last call, none where the clock is not traced, and starts anew."""
+        with self._lock:
+            taken = self._spans or []
+            if self._spans is not None:
+                self._spans = []
+        return taken
+
 
 class StageLedger:
-    """Holds the samples of every worker and lane of a run, warm-up apart."""
+    """Holds the samples of every worker and lane of a run, warm-up apart; `spans` are those of traced lanes by worker and lane."""
 
     def __init__(self) -> None:
+        self.spans: dict[tuple[int, str], list[Span]] = {}
         self._lanes: dict[tuple[int, str], Samples] = {}
         self._warm_up: dict[int, Samples] = {}
 
     def add(self, worker: int, lane: str, samples: Samples) -> None:
         """Adds what one lane measured."""
         merge_samples(self._lanes.setdefault((worker, lane), {}), samples)
+
+    def add_spans(self, worker: int, lane: str, spans: Iterable[Span]) -> None:
+        """Adds when one lane was busy or waiting."""
+        self.spans.setdefault((worker, lane), []).extend(spans)
 
     def add_warm_up(self, worker: int, samples: Samples) -> None:
         """Adds what a worker measured before its first picture."""

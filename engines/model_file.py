@@ -20,16 +20,23 @@ from roiline.engines.protocol import Stage
 if TYPE_CHECKING:
     import onnx
 
+PLAN_SUFFIX = ".plan"
+"""What the name of a built engine ends in."""
+
 _METADATA_FIELD = 14
 _SPEC_LIMIT = 1 << 26
 
 
 def read_spec(path: Path) -> ModelSpec:
-    """Reads the specification of a model file.
+    """Reads the specification of a model file, or that in the passport of a built engine (`*.plan`).
 
     Raises:
         ModelError: the file is missing, is not an ONNX file (what it is instead is said), or carries no specification of ours.
     """
+    if path.suffix == PLAN_SUFFIX:
+        from roiline.engines.tensorrt.passport import read_passport
+
+        return read_passport(path).spec
     with open_input(path, error=ModelError) as stream:
         try:
             entries = dict(_read_metadata(stream, os.fstat(stream.fileno()).st_size))

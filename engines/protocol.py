@@ -2,6 +2,9 @@
 
 A backend is a module with one function, `open_backend(model, stage, device) -> Backend`; it does the maths and checks nothing.
 `Engine` wraps a backend and checks every call once for all of them: names, types and ranks of what goes in and comes out.
+
+A backend that works beside the host can have several batches in flight (`PipelinedBackend`); the engine offers `submit` and `collect` for
+every backend, and one that cannot simply computes in `submit`.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +67,41 @@ class Backend(Protocol):
         """Gives back what the backend holds; called once."""
 
 
+@runtime_checkable
+class PipelinedBackend(Backend, Protocol):
+    """Is a backend that can have `depth` batches in flight, so that the copies of one overlap the computing of another.
+
+    `usual_hw` is the size of the network's input that it was tuned for; None where it takes any.
+    """
+
+    depth: int
+    usual_hw: tuple[int, int] | None
+
+    def submit(self, feeds: Mapping[str, Tensor]) -> object:
+        """Starts a batch; the feeds may be changed once this returns."""
+
+    def collect(self, pending: object) -> dict[str, Tensor]:
+        """Waits for the batch that was submitted first of those in flight; the arrays are the caller's own."""
+
+
+@dataclass(slots=True)
+class Ticket:
+    """Is a batch in flight: what `Engine.submit` gives and `Engine.collect` takes once.
+
+    `pending` is the backend's own; `results` are there already where the backend computes at once.
+    """
+
+    pending: object = None
+    results: dict[str, Tensor] | None = None
+    collected: bool = False
+
+
 class Engine:
     """Runs a model or a stage of it, and checks what goes in and out.
 
     `spec` is the model's specification, `inputs` and `outputs` its tensors, `description` says what was really got
-    (backend, version, providers, threads).
+    (backend, version, providers, threads). `depth` is how many batches may be in flight (1: `submit` computes). `usual_hw` is the size of
+    the network's input that the engine was tuned for, None where it takes any.
     """
 
     def __init__(self, backend: Backend, spec: ModelSpec) -> None:
@@ -77,6 +110,9 @@ class Engine:
         self.inputs = backend.inputs
         self.outputs = backend.outputs
         self.description = dict(backend.description)
+        pipelined = backend if isinstance(backend, PipelinedBackend) else None
+        self.depth = 1 if pipelined is None else pipelined.depth
+        self.usual_hw = None if pipelined is None else pipelined.usual_hw
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Runs once and returns every output by name.
@@ -85,17 +121,50 @@ class Engine:
             UsageError: an input is missing, unknown, or of another type or shape.
             EngineError: the engine is closed, or the backend failed or broke its own declaration.
         """
-        if self._backend is None:
-            raise EngineError("the engine is closed")
+        return self.collect(self.submit(feeds))
+
+    def submit(self, feeds: Mapping[str, Tensor]) -> Ticket:
+        """Starts a batch, at most `depth` at a time; the feeds may be changed once this returns.
+
+        Raises:
+            UsageError: an input is missing, unknown, or of another type or shape.
+            EngineError: the engine is closed, the backend failed, or more than `depth` batches would be in flight.
+        """
+        backend = self._open_backend()
         expected = {info.name: info for info in self.inputs}
         if set(feeds) != set(expected):
             raise UsageError(f"the engine takes the inputs {sorted(expected)}, it was given {sorted(feeds)}")
         for name, info in expected.items():
             _check_tensor(feeds[name], info, UsageError)
-        results = self._backend.run(feeds)
+        if isinstance(backend, PipelinedBackend):
+            return Ticket(pending=backend.submit(feeds))
+        return Ticket(results=backend.run(feeds))
+
+    def collect(self, ticket: Ticket) -> dict[str, Tensor]:
+        """Waits for a batch, in the order in which batches were submitted, and returns every output by name.
+
+        Raises:
+            UsageError: the batch was collected before.
+            EngineError: the engine is closed, or the backend failed or broke its own declaration.
+        """
+        backend = self._open_backend()
+        if ticket.collected:
+            raise UsageError("a batch was collected twice")
+        ticket.collected = True
+        results = ticket.results
+        if results is None and isinstance(backend, PipelinedBackend):
+            results = backend.collect(ticket.pending)
+        if results is None:
+            raise UsageError("a batch of another engine was collected")
+        ticket.results = None
         for info in self.outputs:
             _check_tensor(results[info.name], info, EngineError)
         return results
+
+    def _open_backend(self) -> Backend:
+        if self._backend is None:
+            raise EngineError("the engine is closed")
+        return self._backend
 
     def close(self) -> None:
         """Gives back what the engine holds; further calls do nothing."""

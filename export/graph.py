@@ -23,6 +23,7 @@ from roiline.ops.nodes import (
     DOMAIN_VERSION,
     IR_VERSION,
     OPSET,
+    PLUGIN_ATTRIBUTES,
     Attribute,
     ConstantValue,
     NodeWriter,
@@ -100,7 +101,10 @@ class GraphWriter(NodeWriter):
     def call(
         self, operator: Operator, *inputs: str, names: Sequence[str | None], **attributes: Attribute
     ) -> tuple[str, ...]:
-        """Appends a node of one of our operators, and its function for these attributes."""
+        """Appends a node of one of our operators, and its function for these attributes.
+
+        The node also says which plugin may take its place; where there is none, the function is what counts.
+        """
         complete = operator.complete(attributes)
         function = operator.write(len(inputs), complete)
         key = (operator.name, function.SerializeToString(deterministic=True))
@@ -109,7 +113,9 @@ class GraphWriter(NodeWriter):
             function.overload = f"v{same_name + 1}" if same_name else ""
             self._functions[key] = function
         overload = self._functions[key].overload
-        results = self.multi(operator.name, *inputs, names=names, domain=DOMAIN, overload=overload, **complete)
+        results = self.multi(
+            operator.name, *inputs, names=names, domain=DOMAIN, overload=overload, **complete, **PLUGIN_ATTRIBUTES
+        )
         for name, (dtype, rank) in zip(results, operator.outputs.values(), strict=False):
             kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
             self._declared.setdefault(name, helper.make_tensor_value_info(name, kind, [None] * rank))

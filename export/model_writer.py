@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -18,13 +18,15 @@ _PROTOBUF_LIMIT = 2**31 - 1
 class ExportReport:
     """Is what an export made: the file and its specification.
 
-    `warnings` are what the configuration and the checkpoint gave reason to say, `leftovers` what of the checkpoint the model does without.
+    `warnings` are what the configuration and the checkpoint gave reason to say, `leftovers` what of the checkpoint the model does without,
+    `notes` what was found while its precision was changed.
     """
 
     path: Path
     spec: ModelSpec
     warnings: tuple[str, ...]
     leftovers: tuple[str, ...]
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 def write_model(model: onnx.ModelProto, out: Path) -> None:

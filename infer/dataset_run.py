@@ -34,11 +34,12 @@ from roiline.infer.messages import ImageWork, ShardWork
 from roiline.infer.outputs import result_paths
 from roiline.infer.plan import Shape, Shard, plan_shards
 from roiline.infer.preparation import network_size
+from roiline.infer.proposal_formats import check_file_names
 from roiline.infer.request import FORMATS, DataSource, RunRequest, spec_with_overrides
 from roiline.infer.result_rows import Part
 from roiline.infer.roidb import Dataset
 from roiline.infer.run_proposals import check_companions, load_given_proposals
-from roiline.infer.shards import BAD_SUFFIX, SUFFIX, TAPS_SUFFIX, ShardFile, find_done_shards, shard_path
+from roiline.infer.shards import BAD_SUFFIX, SUFFIX, TAPS_SUFFIX, ShardFile, find_done_shards, name_file, shard_path
 from roiline.infer.taps import TAPS_FOLDER, check_tap_names, remove_taps
 from roiline.ops.keypoint_decode import KeypointConfidence
 
@@ -181,14 +182,16 @@ def prepare_dataset_run(
 
     Raises:
         UsageError: `out` holds a run with other settings (and `request.fresh` is not set).
-        DataError: classes and categories do not fit, run.json is damaged, the proposal file does not fit the dataset, or taps of an
-            image cannot be named after its id.
+        DataError: classes and categories do not fit, run.json is damaged, the proposal file does not fit the dataset, taps of an
+            image cannot be named after its id, or a format cannot tell two pictures apart.
     """
     exif = resolve_exif(request, spec)
     rules = spec_with_overrides(spec, request.overrides).image_rules
     entries = with_sizes(dataset.entries, exif=exif)
     if any(one.taps for one in (spec, *map(read_spec, _list_companions(request)))):
         check_tap_names(entry.image_id for entry in entries)
+    if "mmdet" in request.formats:
+        check_file_names(name_file(entry.path) for entry in entries)
     shapes = tuple(_network_shape(entry, rules) for entry in entries)
     shards = plan_shards(shapes)
     settings = RunSettings(
@@ -205,6 +208,8 @@ def prepare_dataset_run(
         proposals=None if data.proposals is None else sha256_of_file(data.proposals),
         proposals_from=digests.proposals_from,
         others=digests.others,
+        max_pixels=request.max_pixels,
+        truncated="accept" if request.truncated == "accept" else "skip",
     )
     classes, order = _result_classes(request, spec, dataset)
     parts, confidence = _result_parts(request, spec)

@@ -56,7 +56,7 @@ def plan_run(request: RunRequest) -> tuple[PlannedRun, ...]:
     """
     request = complete_request(request)
     spec = read_fitting_spec(request)
-    engine, digests = resolve_engine(request.engine), digest_models(request)
+    engine, digests = resolve_engine(request.engine, request.model), digest_models(request)
     rate = _earlier_rate(request.out)
     planned = []
     for data, (out, dataset) in zip(request.data, load_datasets(request, spec), strict=True):

@@ -6,6 +6,7 @@ all_segms, all_keyps, cfg}, nested lists [class][image]; class 0 has an empty li
 `coco`: the lists of COCO's result format for boxes, masks and keypoints, class by class, images ascending.
 `json` (classification): the names of the classes, background first, and for each image its scores in that order and the best class's name;
 no scores and no name where the image failed.
+`detectron2`, `mmdet` (proposals) are in `proposal_formats`, `parquet` is in `parquet_results`.
 """
 
 from __future__ import annotations
@@ -29,24 +30,30 @@ Cell = TypeVar("Cell", Float32, MaskRows, KeypointRows)
 CLASSIFICATION_FILE = "classifications.json"
 BACKGROUND = "__background__"
 _FORMAT_VERSION = 1
+_STEMS: dict[tuple[Task, str], tuple[str, str, str]] = {
+    ("proposals", "detectron"): ("rpn_proposals", "rpn_proposals", ".pkl"),
+    ("detections", "detectron"): ("detections", "detection", ".pkl"),
+    ("proposals", "detectron2"): ("box_proposals", "box_proposals", ".pkl"),
+    ("proposals", "mmdet"): ("proposals", "proposals", ".pkl"),
+    ("proposals", "parquet"): ("proposals", "proposals", ".parquet"),
+    ("detections", "parquet"): ("detections", "detections", ".parquet"),
+}
+"""The name of a file, that of one over a range, and the suffix; Detectron names ranges of detections in the singular."""
 _COCO_NAMES: dict[Part, str] = {"masks": "segmentations_results.json", "keypoints": "keypoints_results.json"}
 
 
 def result_names(
     task: Task, form: str, named_range: tuple[int, int] | None, parts: Sequence[Part] = ()
 ) -> tuple[str, ...]:
-    """Returns the file names of a format, that of boxes or proposals first.
-
-    Detectron names slices by their range, proposals in the plural and detections not.
-    """
+    """Returns the file names of a format, that of boxes or proposals first."""
     if form == "json":
         return (CLASSIFICATION_FILE,)
     if form == "coco":
         return ("bbox_results.json", *(_COCO_NAMES[part] for part in parts))
+    stem, range_stem, suffix = _STEMS[task, form]
     if named_range is None:
-        return ("rpn_proposals.pkl" if task == "proposals" else "detections.pkl",)
-    stem = "rpn_proposals_range" if task == "proposals" else "detection_range"
-    return (f"{stem}_{named_range[0]}_{named_range[1]}.pkl",)
+        return (f"{stem}{suffix}",)
+    return (f"{range_stem}_range_{named_range[0]}_{named_range[1]}{suffix}",)
 
 
 def write_proposal_pickle(path: Path, results: MergedResults, *, config_yaml: str) -> None:

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from roiline.core.errors import DataError, UsageError
 from roiline.core.files import read_json_object, sha256_of_file, write_json
 from roiline.core.records import plain_from_record, record_from_plain
 from roiline.core.spec import Task
+from roiline.infer.pictures import MAX_PIXELS
 from roiline.infer.request import BatchMode, RunOverrides
 from roiline.infer.result_rows import Part
 from roiline.ops.keypoint_decode import KeypointConfidence
@@ -36,7 +37,8 @@ class RunSettings:
     """Is all that determines a run's answers.
 
     `id_range` is what is really run over, in positions by ascending image id. `batch_size` is None in batch mode `exact`, where it
-    changes nothing. `proposals` is the SHA-256 of a file of given proposals, `proposals_from` and `others` those of companion models.
+    changes nothing. `truncated` is `skip` too of runs that stop at a picture that is cut short, as they have none. `proposals` is the
+    SHA-256 of a file of given proposals, `proposals_from` and `others` those of companion models.
     """
 
     model_sha256: str
@@ -52,6 +54,8 @@ class RunSettings:
     proposals: str | None = None
     proposals_from: str | None = None
     others: tuple[str, ...] = ()
+    max_pixels: int = MAX_PIXELS
+    truncated: Literal["skip", "accept"] = "skip"
 
     @property
     def identity(self) -> str:

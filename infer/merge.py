@@ -14,12 +14,12 @@ import numpy as np
 from roiline.core.errors import DataError
 from roiline.core.structures import ImageId, Int64
 from roiline.infer.result_rows import Rows
-from roiline.infer.shards import ShardFile
+from roiline.infer.shards import ShardFile, ShardImage
 
 
 @dataclass(frozen=True, slots=True)
 class FailedImage:
-    """Is an image without a result: its id, and why."""
+    """Is an image without a result, or with one of a picture that is not whole: its id, and why."""
 
     image_id: ImageId
     reason: str
@@ -28,17 +28,24 @@ class FailedImage:
 class MergedResults:
     """Gives the rows of every image, by position from 0, over the shards of one run or of several that adjoin."""
 
-    def __init__(self, parts: Sequence[tuple[int, Sequence[ShardFile]]], *, images: int) -> None:
-        """Indexes shards; `parts` are (position of the part's first image, its shards).
+    def __init__(
+        self,
+        parts: Sequence[tuple[int, Sequence[ShardFile]]],
+        *,
+        images: int,
+        image_ids: Sequence[ImageId] | None = None,
+    ) -> None:
+        """Indexes shards; `parts` are (position of the part's first image, its shards), `image_ids` those that the dataset has, in order.
 
         Raises:
-            DataError: a position is missing or comes twice.
+            DataError: a position is missing or comes twice, or an image has another id than the dataset's.
         """
         self._shards = [shard for _, shards in parts for shard in shards]
         self._shard_of = np.full(images, -1, np.int32)
         self._place_of = np.zeros(images, np.int32)
         self.image_ids: list[ImageId] = [0] * images
         failed: list[tuple[int, FailedImage]] = []
+        degraded: list[tuple[int, FailedImage]] = []
         number = 0
         for start, shards in parts:
             for shard in shards:
@@ -52,13 +59,26 @@ class MergedResults:
                     self.image_ids[position] = image.image_id
                     if image.failure is not None:
                         failed.append((position, FailedImage(image.image_id, image.failure)))
+                    if image.degraded is not None:
+                        degraded.append((position, FailedImage(image.image_id, image.degraded)))
                 number += 1
         missing = np.flatnonzero(self._shard_of < 0)
         if missing.size:
             raise DataError(
                 f"{missing.size} of {images} images have no result yet (the first is at position {missing[0]})"
             )
-        self.failed = tuple(image for _, image in sorted(failed, key=lambda pair: pair[0]))
+        if image_ids is not None:
+            self._check_ids(image_ids)
+        self.failed, self.degraded = (
+            tuple(image for _, image in sorted(found, key=lambda pair: pair[0])) for found in (failed, degraded)
+        )
+
+    def _check_ids(self, expected: Sequence[ImageId]) -> None:
+        for position, (found, wanted) in enumerate(zip(self.image_ids, expected, strict=True)):
+            if found != wanted:
+                raise DataError(
+                    f"position {position}: the shards have image {found!r}, the dataset has {wanted!r}; start over with --fresh"
+                )
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -67,6 +87,15 @@ class MergedResults:
         """Returns the rows of one image."""
         shard: ShardFile = self._shards[self._shard_of[position]]
         return shard.rows(int(self._place_of[position]))
+
+    def image(self, position: int) -> ShardImage:
+        """Returns what a shard says of one image."""
+        shard: ShardFile = self._shards[self._shard_of[position]]
+        return shard.header.image(int(self._place_of[position]))
+
+    def files(self) -> Iterator[str]:
+        """Returns each picture's folder and name."""
+        return (self.image(position).file for position in range(len(self)))
 
     def classes(self, position: int) -> tuple[Int64, Int64, Int64]:
         """Returns the classes of the boxes, of the masks and of the keypoints of one image."""

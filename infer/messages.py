@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from roiline.core.spec import Task
 from roiline.core.structures import Float32, ImageId
-from roiline.core.timing import Samples
+from roiline.core.timing import Samples, Span
 from roiline.engines.protocol import Device
+from roiline.infer.pictures import MAX_PIXELS, TruncatedPolicy
 from roiline.infer.request import NO_COMPANIONS, BatchMode, Companions, RunOverrides
 
 
@@ -34,6 +35,9 @@ class Setup:
     readers: int
     read_ahead: int
     companions: Companions = NO_COMPANIONS
+    traced: bool = False
+    max_pixels: int = MAX_PIXELS
+    truncated: TruncatedPolicy = "skip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +138,19 @@ class Unwritable:
 
 
 @dataclass(frozen=True, slots=True)
+class CutShort:
+    """Says that a picture is cut short, which the run is to stop at, and which."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
-    """Says that the worker goes as it was told to."""
+    """Says that the worker goes as it was told to; `spans` are all of each lane's where the run is traced."""
 
     lanes: Mapping[str, Samples]
+    spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
 
 
 Order: TypeAlias = Setup | ShardWork | Stop
-Report: TypeAlias = Ready | Refused | Started | Finished | Done | Failing | Unwritable | Left
+Report: TypeAlias = Ready | Refused | Started | Finished | Done | Failing | Unwritable | CutShort | Left

@@ -10,8 +10,9 @@ which rows of one belong to which picture is no question.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,12 +20,23 @@ from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Task, TestOptions
 from roiline.core.structures import Classification, Detections, ImageBatch, Proposals, Result
 from roiline.engines.model_file import find_dependents, read_spec
-from roiline.engines.protocol import Device, Engine, Stage, Tensor
+from roiline.engines.protocol import Device, Engine, Stage, Tensor, Ticket
 from roiline.engines.registry import open_engine
 from roiline.infer.detection_parts import complete_detections, empty_detections, split_rows
 from roiline.infer.feeds import copy_taps, count_proposals, make_feeds, split_batch
 from roiline.infer.predictor import Predictor
 from roiline.infer.request import NO_COMPANIONS, Companions, RunOverrides, spec_with_overrides
+
+_Answer: TypeAlias = tuple[ImageBatch, dict[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Is a batch in flight: the engine's ticket (None where there was nothing to run), or the answers where they are there already."""
+
+    batch: ImageBatch
+    ticket: Ticket | None
+    answers: list[_Answer] | None = None
 
 
 class WholePredictor(Predictor):
@@ -45,24 +57,48 @@ class WholePredictor(Predictor):
         """Says which engine was really got."""
         return self._engine.description
 
-    def infer(self, batch: ImageBatch) -> list[tuple[ImageBatch, dict[str, Tensor]]]:
-        """Runs the engine, picture by picture where the model takes one only or has taps, and returns what it answered to which pictures.
+    @property
+    def depth(self) -> int:
+        """Is the engine's own, and 1 where batches are split up."""
+        return 1 if self._one_picture else self._engine.depth
+
+    @property
+    def usual_hw(self) -> tuple[int, int] | None:
+        """Is the engine's own."""
+        return self._engine.usual_hw
+
+    def begin(self, batch: ImageBatch) -> _Pending:
+        """Starts the engine over a batch; a model that takes one picture only, or has taps, is run at once, picture by picture."""
+        if not self._one_picture:
+            return _Pending(batch, self._submit(batch))
+        return _Pending(batch, None, [(part, self._collect(self._submit(part))) for part in split_batch(batch)])
+
+    def wait(self, pending: _Pending) -> list[_Answer]:
+        """Returns what the engine answered to which pictures.
 
         An answer is empty where a model that needs given proposals has none in the whole batch.
         """
-        parts = split_batch(batch) if self._one_picture else [batch]
-        return [(part, self._infer_part(part)) for part in parts]
+        if pending.answers is not None:
+            return pending.answers
+        return [(pending.batch, self._collect(pending.ticket))]
 
-    def finish(self, outputs: list[tuple[ImageBatch, dict[str, Tensor]]], batch: ImageBatch) -> Sequence[Result]:
+    def infer(self, batch: ImageBatch) -> list[_Answer]:
+        """Runs the engine over a batch."""
+        return self.wait(self.begin(batch))
+
+    def finish(self, outputs: list[_Answer], batch: ImageBatch) -> Sequence[Result]:
         """Makes answers of what the engine returned for a batch."""
         del batch
         return [answer for part, tensors in outputs for answer in self._finish_part(tensors, part)]
 
-    def _infer_part(self, batch: ImageBatch) -> dict[str, Tensor]:
+    def _submit(self, batch: ImageBatch) -> Ticket | None:
         feeds = make_feeds(batch, self.spec, self.spec.image_rules)
         if self.needs_proposals and not count_proposals(batch):
-            return {}
-        return self._engine.run({info.name: feeds[info.name] for info in self._engine.inputs})
+            return None
+        return self._engine.submit({info.name: feeds[info.name] for info in self._engine.inputs})
+
+    def _collect(self, ticket: Ticket | None) -> dict[str, Tensor]:
+        return {} if ticket is None else self._engine.collect(ticket)
 
     def _finish_part(self, outputs: dict[str, Tensor], batch: ImageBatch) -> Sequence[Result]:
         if not outputs:
@@ -170,10 +206,10 @@ def _open_one(model: Path, task: Task, device: Device, engine: str, overrides: R
         from roiline.infer.host_detection import HostPredictor
 
         return HostPredictor(open_stage, find_taps, spec)
-    return WholePredictor(open_stage(_choose_stage(spec, task)), spec, task)
+    return WholePredictor(open_stage(choose_stage(spec, task)), spec, task)
 
 
-def _choose_stage(spec: ModelSpec, task: Task) -> Stage | None:
+def choose_stage(spec: ModelSpec, task: Task) -> Stage | None:
     """Returns the stage that does a task, None for the whole model.
 
     The whole of a foreign net has outputs of its own, and a tracking head would run for nothing in the whole of its model.

@@ -31,6 +31,8 @@ from roiline.infer.manifest import (
     write_manifest,
 )
 from roiline.infer.merge import FailedImage, MergedResults
+from roiline.infer.parquet_results import check_parquet_is_there, write_parquet
+from roiline.infer.proposal_formats import write_detectron2_proposals, write_mmdet_proposals
 from roiline.infer.request import DEFAULT_FORMATS, FORMATS, RunSummary
 from roiline.infer.shards import ShardFile, shard_path
 from roiline.infer.taps import link_taps
@@ -42,12 +44,14 @@ def choose_formats(task: str, asked: Sequence[str]) -> tuple[str, ...]:
     """Returns the formats to write, each once: those asked for, else the task's default.
 
     Raises:
-        UsageError: a format is not one of the task's.
+        UsageError: a format is not one of the task's, or the library that writes it is not installed.
     """
     known = FORMATS[task]  # type: ignore[index]
     unknown = [form for form in asked if form not in known]
     if unknown:
         raise UsageError(f"--format {unknown[0]}: {task} can be written as {', '.join(known)}")
+    if "parquet" in asked:
+        check_parquet_is_there()
     return tuple(dict.fromkeys(asked)) or DEFAULT_FORMATS[task]  # type: ignore[index]
 
 
@@ -61,13 +65,16 @@ def write_results(out: Path, manifest: Manifest, results: MergedResults, formats
     """Writes the result files of a run, and returns their paths."""
     config = manifest.config_yaml
     if manifest.settings.task == "proposals":
-        (path,) = result_paths(out, manifest, ("detectron",))
-        write_proposal_pickle(path, results, config_yaml=config)
-        return (path,)
+        return _write_proposals(out, manifest, results, formats)
     if manifest.settings.task == "classification":
         (path,) = result_paths(out, manifest, ("json",))
         write_classifications(path, results, class_names=[category.name for category in manifest.classes])
         return (path,)
+    if "parquet" in formats:
+        (path,) = result_paths(out, manifest, ("parquet",))
+        write_parquet(path, results, manifest)
+    if set(formats) == {"parquet"}:
+        return result_paths(out, manifest, formats)
     with DetectionTable(
         results, num_classes=len(manifest.classes) + 1, order=manifest.class_order, folder=out
     ) as table:
@@ -77,6 +84,20 @@ def write_results(out: Path, manifest: Manifest, results: MergedResults, formats
         if "coco" in formats:
             _write_coco(result_paths(out, manifest, ("coco",)), manifest, table)
     return result_paths(out, manifest, formats)
+
+
+def _write_proposals(out: Path, manifest: Manifest, results: MergedResults, formats: Sequence[str]) -> tuple[Path, ...]:
+    paths = result_paths(out, manifest, formats)
+    for form, path in zip(formats, paths, strict=True):
+        if form == "detectron":
+            write_proposal_pickle(path, results, config_yaml=manifest.config_yaml)
+        elif form == "detectron2":
+            write_detectron2_proposals(path, results)
+        elif form == "mmdet":
+            write_mmdet_proposals(path, results)
+        else:
+            write_parquet(path, results, manifest)
+    return paths
 
 
 def _write_coco(paths: Sequence[Path], manifest: Manifest, table: DetectionTable) -> None:
@@ -98,7 +119,7 @@ def write_outputs(out: Path, manifest: Manifest, results: MergedResults, formats
     Returns the paths of the result files.
     """
     paths = write_results(out, manifest, results, formats)
-    write_failures(out, results.failed)
+    write_failures(out, results.failed, results.degraded)
     written = digest_files([*paths, out / FAILED_FILE])
     write_manifest(out, replace(manifest, finished=True, files={**manifest.files, **written}))
     return paths
@@ -122,10 +143,13 @@ def remove_stale_results(out: Path, before: Manifest, *, but: Sequence[Path]) ->
             path.unlink()
 
 
-def write_failures(out: Path, failed: Sequence[FailedImage]) -> None:
-    """Writes failed.json: each image without a result and why, by ascending id."""
-    rows = [{"image_id": image.image_id, "reason": image.reason} for image in failed]
-    write_json(out / FAILED_FILE, {"format_version": FORMAT_VERSION, "failed": rows})
+def write_failures(out: Path, failed: Sequence[FailedImage], degraded: Sequence[FailedImage] = ()) -> None:
+    """Writes failed.json: each image without a result and why, and each with the result of a picture that is not whole, by ascending id."""
+    lists = {
+        name: [{"image_id": image.image_id, "reason": image.reason} for image in images]
+        for name, images in (("failed", failed), ("degraded", degraded))
+    }
+    write_json(out / FAILED_FILE, {"format_version": FORMAT_VERSION, **lists})
 
 
 def merge_outputs(outs: Sequence[Path], out: Path, *, formats: Sequence[str] = ()) -> RunSummary:

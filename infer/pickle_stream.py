@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 T = TypeVar("T")
 WriteItem: TypeAlias = Callable[[T], None]
 
-_LIST_BATCH = 1000  # items between two APPENDS, as the standard pickler does: the reader's stack stays small
+_BATCH = 1000  # items between two APPENDS or SETITEMS, as the standard pickler does: the reader's stack stays small
 
 
 class PickleStream:
@@ -43,6 +43,22 @@ class PickleStream:
             write_value()
         self._stream.write(pickle.SETITEMS)
 
+    def write_mapping(self, items: Iterable[tuple[str, T]], write_item: WriteItem[T]) -> None:
+        """Writes a dict of text keys and any number of items; `write_item` writes one item."""
+        stream = self._stream
+        stream.write(pickle.EMPTY_DICT)
+        in_batch = 0
+        for key, item in items:
+            if in_batch == 0:
+                stream.write(pickle.MARK)
+            self.write_text(key)
+            write_item(item)
+            in_batch = (in_batch + 1) % _BATCH
+            if in_batch == 0:
+                stream.write(pickle.SETITEMS)
+        if in_batch:
+            stream.write(pickle.SETITEMS)
+
     def write_list(self, items: Iterable[T], write_item: WriteItem[T]) -> None:
         """Writes a list; `write_item` writes one item."""
         stream = self._stream
@@ -53,7 +69,7 @@ class PickleStream:
                 stream.write(pickle.MARK)
             write_item(item)
             in_batch += 1
-            if in_batch == _LIST_BATCH:
+            if in_batch == _BATCH:
                 stream.write(pickle.APPENDS)
                 in_batch = 0
         if in_batch:

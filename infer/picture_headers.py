@@ -1,48 +1,25 @@
 """Picture sizes from the first bytes of a file, without decoding it.
 
-JPEG, PNG, GIF, BMP, WebP and TIFF are read here; their stored size and orientation tell what the decoder will return. The rule for
-orientation is OpenCV's: it turns JPEG and PNG upright by their EXIF tag when asked to, TIFF always, and no other format.
+JPEG, PNG, GIF, BMP, WebP and TIFF are read here, JPEG 2000, AVIF and the Netpbm formats in modules beside; stored size and orientation
+tell what the decoder will return. The rule for orientation is OpenCV's: it turns JPEG and PNG upright by their EXIF tag when asked to,
+TIFF always, and no other format. A file without a header that is read here is not decoded at all: no claim of a size goes unseen.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
-from typing import BinaryIO, Literal, TypeAlias
+from typing import BinaryIO
 
-ExifPolicy: TypeAlias = Literal["apply", "ignore"]
+from roiline.infer.container_headers import is_avif, read_avif, read_codestream, read_jp2
+from roiline.infer.header_bytes import ExifPolicy, HeaderError, PictureHeader, take
+from roiline.infer.netpbm_headers import is_netpbm, read_netpbm
 
-# Orientations 5 to 8 exchange rows and columns (EXIF 2.3, tag 274).
-_TRANSPOSING = range(5, 9)
+__all__ = ["ExifPolicy", "HeaderError", "PictureHeader", "read_header"]
+
 _SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
-
-
-class HeaderError(ValueError):
-    """Says that the bytes of a header end early or contradict their format."""
-
-
-@dataclass(frozen=True, slots=True)
-class PictureHeader:
-    """Is what a file says of its picture: `format`, stored `height` and `width`, EXIF or TIFF `orientation` (1: upright).
-
-    `data_offset` is where the compressed data of a JPEG begin, 0 for other formats.
-    """
-
-    format: str
-    height: int
-    width: int
-    orientation: int = 1
-    data_offset: int = 0
-
-    def size_hw(self, exif: ExifPolicy) -> tuple[int, int]:
-        """Returns (height, width) as the decoder will give them under the policy."""
-        turns = self.format == "TIFF" or exif == "apply"
-        if turns and self.orientation in _TRANSPOSING:
-            return self.width, self.height
-        return self.height, self.width
 
 
 def read_header(file: BinaryIO) -> PictureHeader | None:
@@ -58,14 +35,9 @@ def read_header(file: BinaryIO) -> PictureHeader | None:
             return reader(file)
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return _read_webp(file)
-    return None
-
-
-def _take(file: BinaryIO, count: int) -> bytes:
-    data = file.read(count)
-    if len(data) != count:
-        raise HeaderError("its header is cut short")
-    return data
+    if is_avif(head):
+        return read_avif(file)
+    return read_netpbm(file) if is_netpbm(head) else None
 
 
 def _read_jpeg(file: BinaryIO) -> PictureHeader:
@@ -78,14 +50,14 @@ def _read_jpeg(file: BinaryIO) -> PictureHeader:
             continue
         if marker == 0xD9:
             raise HeaderError("it ends before its picture data")
-        (length,) = struct.unpack(">H", _take(file, 2))
+        (length,) = struct.unpack(">H", take(file, 2))
         if length < 2:
             raise HeaderError("a segment of its header has no length")
         start = file.tell()
         if marker in _SOF_MARKERS:
-            height, width = struct.unpack(">xHH", _take(file, 5))
+            height, width = struct.unpack(">xHH", take(file, 5))
         elif marker == 0xE1:
-            payload = _take(file, length - 2)
+            payload = take(file, length - 2)
             if payload.startswith(b"Exif\0\0"):
                 orientation = _orientation_from_tiff(payload[6:])
         elif marker == 0xDA:
@@ -96,17 +68,17 @@ def _read_jpeg(file: BinaryIO) -> PictureHeader:
 
 
 def _next_marker(file: BinaryIO) -> int:
-    if _take(file, 1) != b"\xff":
+    if take(file, 1) != b"\xff":
         raise HeaderError("its header is corrupt")
     code = 0xFF
     while code == 0xFF:  # a marker may be preceded by any number of fill bytes
-        code = _take(file, 1)[0]
+        code = take(file, 1)[0]
     return code
 
 
 def _read_png(file: BinaryIO) -> PictureHeader:
     file.seek(8)
-    _, kind, width, height = struct.unpack(">I4sII", _take(file, 16))
+    _, kind, width, height = struct.unpack(">I4sII", take(file, 16))
     if kind != b"IHDR":
         raise HeaderError("its header is corrupt")
     orientation = 1
@@ -124,22 +96,22 @@ def _read_png(file: BinaryIO) -> PictureHeader:
 
 def _read_gif(file: BinaryIO) -> PictureHeader:
     file.seek(6)
-    width, height = struct.unpack("<HH", _take(file, 4))
+    width, height = struct.unpack("<HH", take(file, 4))
     return PictureHeader("GIF", height, width)
 
 
 def _read_bmp(file: BinaryIO) -> PictureHeader:
     file.seek(14)
-    (size,) = struct.unpack("<I", _take(file, 4))
-    width, height = struct.unpack("<HH", _take(file, 4)) if size == 12 else struct.unpack("<ii", _take(file, 8))
+    (size,) = struct.unpack("<I", take(file, 4))
+    width, height = struct.unpack("<HH", take(file, 4)) if size == 12 else struct.unpack("<ii", take(file, 8))
     return PictureHeader("BMP", abs(height), abs(width))  # a negative height marks rows stored top down
 
 
 def _read_webp(file: BinaryIO) -> PictureHeader:
     file.seek(12)
-    chunk = _take(file, 4)
-    _take(file, 4)
-    body = _take(file, 10)
+    chunk = take(file, 4)
+    take(file, 4)
+    body = take(file, 10)
     if chunk == b"VP8X":
         width, height = int.from_bytes(body[4:7], "little") + 1, int.from_bytes(body[7:10], "little") + 1
     elif chunk == b"VP8L":
@@ -154,7 +126,7 @@ def _read_webp(file: BinaryIO) -> PictureHeader:
 
 def _read_tiff(file: BinaryIO) -> PictureHeader:
     file.seek(0)
-    order = "<" if _take(file, 2) == b"II" else ">"
+    order = "<" if take(file, 2) == b"II" else ">"
     tags = _read_ifd(file, order, 0)
     if not tags.get(256) or not tags.get(257):
         raise HeaderError("its header has no size")
@@ -164,12 +136,12 @@ def _read_tiff(file: BinaryIO) -> PictureHeader:
 def _read_ifd(file: BinaryIO, order: str, base: int) -> dict[int, int]:
     """Returns the single SHORT and LONG values of the first directory of a TIFF structure that begins at `base`."""
     file.seek(base + 4)
-    (offset,) = struct.unpack(order + "I", _take(file, 4))
+    (offset,) = struct.unpack(order + "I", take(file, 4))
     file.seek(base + offset)
-    (count,) = struct.unpack(order + "H", _take(file, 2))
+    (count,) = struct.unpack(order + "H", take(file, 2))
     tags = {}
     for _ in range(count):
-        tag, kind, _, value = struct.unpack(order + "HHI4s", _take(file, 12))
+        tag, kind, _, value = struct.unpack(order + "HHI4s", take(file, 12))
         if kind in (3, 4):
             tags[tag] = struct.unpack(order + ("H" if kind == 3 else "I"), value[: 2 if kind == 3 else 4])[0]
     return tags
@@ -195,4 +167,6 @@ _READERS: tuple[tuple[bytes, Callable[[BinaryIO], PictureHeader]], ...] = (
     (b"BM", _read_bmp),
     (b"II*\0", _read_tiff),
     (b"MM\0*", _read_tiff),
+    (b"\0\0\0\x0cjP  \r\n\x87\n", read_jp2),
+    (b"\xff\x4f\xff\x51", read_codestream),
 )

@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import os
 import stat
-import struct
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -21,9 +20,16 @@ from roiline.core.errors import DataError
 from roiline.core.signatures import HEAD_BYTES, recognise_content, recognise_plain_text
 from roiline.core.structures import UInt8
 from roiline.infer.picture_headers import ExifPolicy, HeaderError, PictureHeader, read_header
+from roiline.infer.truncated_pictures import complete_picture, png_chunks
+
+TruncatedPolicy: TypeAlias = Literal["skip", "accept", "stop"]
+"""What becomes of a picture whose file is cut short: it fails, what is there of it is used and marked, or the run ends."""
 
 MAX_PIXELS = 1 << 28
 """The default limit of a picture's size, 268 million pixels (0.8 GB as BGR): larger ones are refused before they are decoded."""
+
+MOST_PIXELS = 1 << 30
+"""The largest limit that can be asked for: the decoder itself takes no more."""
 
 MAX_BYTES = (1 << 31) - 1
 """The limit of a picture file's size: the decoder takes no more."""
@@ -39,6 +45,10 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"\x80\x02", "a pickle"),
 )
 _IMAGE_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")
+
+
+class CutShortError(DataError):
+    """Says that the end of a picture file is missing."""
 
 
 @functools.cache
@@ -79,18 +89,28 @@ def decode_picture(
     exif: ExifPolicy = "apply",
     max_pixels: int = MAX_PIXELS,
     size_hw: tuple[int, int] | None = None,
+    tolerant: bool = False,
 ) -> UInt8:
     """Decodes the bytes of a picture file to (H, W, 3) uint8 BGR.
 
     `exif` says whether JPEG and PNG pictures are turned upright by their EXIF orientation (`cv2.imread` does). `size_hw` is the
     (height, width) that the dataset states: a picture that is turned by EXIF is then given the way round that the dataset means, so
-    that boxes are in the dataset's own pixels, and a picture of another size is refused. `where` is named in errors.
+    that boxes are in the dataset's own pixels, and a picture of another size is refused. `where` is named in errors. With `tolerant` a
+    JPEG or PNG file that is cut short gives what is there of it; the rest is gray (JPEG) or black (PNG).
 
     Raises:
-        DataError: not a picture (the message says what it is), cut short, larger than `max_pixels`, or of another size.
+        CutShortError: the end of the file is missing.
+        DataError: not a picture (the message says what it is), larger than `max_pixels`, or of another size.
     """
     header = _check_bytes(data, where, max_pixels)
-    if header is not None and size_hw is not None:
+    if _is_cut_short(data, header):
+        whole = complete_picture(data, header) if tolerant else None
+        if whole is None:
+            raise CutShortError(
+                f"{where}: the {header.format} file is cut short ({len(data)} bytes, its end is missing); fetch or copy it again"
+            )
+        data = whole
+    if size_hw is not None:
         exif = _policy_of_dataset(header, exif, size_hw)
     cv2 = open_cv2()
     flags = cv2.IMREAD_COLOR | (cv2.IMREAD_IGNORE_ORIENTATION if exif == "ignore" else 0)
@@ -99,10 +119,9 @@ def decode_picture(
     except cv2.error as error:
         raise DataError(f"{where}: the decoder refused it ({error.err or error})") from error
     if picture is None:
-        kind = (
-            describe_bytes(data) if header is None else f"a damaged {header.format} picture, or of a kind not supported"
+        raise DataError(
+            f"{where}: cannot be decoded; the file is a damaged {header.format} picture, or of a kind not supported"
         )
-        raise DataError(f"{where}: cannot be decoded; the file is {kind}")
     found = (int(picture.shape[0]), int(picture.shape[1]))
     if size_hw is not None and found != size_hw:
         raise DataError(
@@ -119,7 +138,7 @@ def read_picture(path: Path, *, exif: ExifPolicy = "apply", max_pixels: int = MA
 
 
 def read_size(path: Path, *, exif: ExifPolicy = "apply") -> tuple[int, int]:
-    """Returns the (height, width) that decoding a picture file will give: from its header, or by decoding formats without a reader.
+    """Returns the (height, width) that decoding a picture file will give, from its header.
 
     Raises:
         DataError: the file cannot be read, or is not a picture.
@@ -132,10 +151,18 @@ def read_size(path: Path, *, exif: ExifPolicy = "apply") -> tuple[int, int]:
         raise DataError(f"{path}: {error}") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    if header is not None and header.height > 0 and header.width > 0:
-        return header.size_hw(exif)
-    height, width = read_picture(path, exif=exif).shape[:2]
-    return height, width
+    if header is None:
+        raise DataError(f"{path}: cannot be decoded; the file is {describe_bytes(_read_head(path))}")
+    if header.height <= 0 or header.width <= 0:
+        raise DataError(
+            f"{path}: the {header.format} file is damaged: its header says {header.width} x {header.height}"
+        )
+    return header.size_hw(exif)
+
+
+def _read_head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD_BYTES)
 
 
 def is_picture_file(path: Path) -> bool:
@@ -180,7 +207,7 @@ def _check_file(path: Path) -> None:
         raise DataError(f"{path}: the file has {status.st_size} bytes, pictures may have {MAX_BYTES}")
 
 
-def _check_bytes(data: bytes, where: object, max_pixels: int) -> PictureHeader | None:
+def _check_bytes(data: bytes, where: object, max_pixels: int) -> PictureHeader:
     if not data:
         raise DataError(f"{where}: the file is empty (zero bytes)")
     try:
@@ -188,15 +215,11 @@ def _check_bytes(data: bytes, where: object, max_pixels: int) -> PictureHeader |
     except HeaderError as error:
         raise DataError(f"{where}: {error}; the file is damaged or cut short ({len(data)} bytes)") from error
     if header is None:
-        return None
+        raise DataError(f"{where}: cannot be decoded; the file is {describe_bytes(data)}")
     if header.height * header.width > max_pixels:
         raise DataError(
             f"{where}: the picture is {header.width} x {header.height}, {header.height * header.width} pixels; "
-            f"the limit is {max_pixels} (make it smaller, or raise the limit)"
-        )
-    if _is_cut_short(data, header):
-        raise DataError(
-            f"{where}: the {header.format} file is cut short ({len(data)} bytes, its end is missing); fetch or copy it again"
+            f"the limit is {max_pixels} (make it smaller, or raise the limit with --max-pixels)"
         )
     return header
 
@@ -206,31 +229,17 @@ def _is_cut_short(data: bytes, header: PictureHeader) -> bool:
     if header.format == "JPEG":
         return data.find(b"\xff\xd9", header.data_offset) < 0
     if header.format == "PNG":
-        return not any(kind == b"IEND" for kind, _, _ in _png_chunks(data))
+        return not any(kind == b"IEND" for kind, _, _ in png_chunks(data))
     if header.format == "WebP":
         return int.from_bytes(data[4:8], "little") + 8 > len(data) + 1  # some writers leave out the last padding byte
     return False
-
-
-def _png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
-    """Returns (kind, start, end) of each whole chunk of a PNG file."""
-    chunks = []
-    start = 8
-    while start + 12 <= len(data):
-        length, kind = struct.unpack(">I4s", data[start : start + 8])
-        end = start + 12 + length
-        if end > len(data):
-            break
-        chunks.append((kind, start, end))
-        start = end
-    return chunks
 
 
 def _without_colour_profile(data: bytes) -> bytes:
     """Returns a PNG file without its ICC profile: OpenCV never applies it, but its PNG library complains of odd ones on stderr."""
     if not data.startswith(b"\x89PNG"):
         return data
-    for kind, start, end in _png_chunks(data):
+    for kind, start, end in png_chunks(data):
         if kind == b"iCCP":
             return data[:start] + data[end:]
         if kind == b"IDAT":

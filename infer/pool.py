@@ -1,7 +1,9 @@
-"""The pool: worker processes, their pipes and the signals, around the scheduler.
+"""The pool: workers, what they say, and the signals, around the scheduler.
 
 Workers are fresh interpreters (never forks), started with the environment of their slot, so that a device mask stands before anything
 could load CUDA. The parent never touches a device. The first SIGINT or SIGTERM finishes what is under way; the second leaves at once.
+
+Time is counted only while the pool watches: a job that was stopped as a whole and goes on finds its workers as it left them.
 """
 
 from __future__ import annotations
@@ -10,30 +12,25 @@ import contextlib
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from types import FrameType
 from typing import Literal, Protocol
 
 import roiline.core.errors
-from roiline.core.errors import EngineError, RoilineError, WorkerError
+from roiline.core.errors import DataError, EngineError, RoilineError, WorkerError
 from roiline.core.timing import Samples, StageLedger
-from roiline.engines.protocol import Device
 from roiline.infer.messages import (
+    CutShort,
     Done,
     Failing,
     Finished,
     Left,
-    Order,
     Ready,
     Refused,
-    Report,
     Setup,
     ShardWork,
     Started,
@@ -49,6 +46,8 @@ from roiline.infer.scheduler import (
     ImageFinished,
     ImageStarted,
     Instruction,
+    KillWorker,
+    Limits,
     Scheduler,
     SetAside,
     ShardDone,
@@ -56,15 +55,20 @@ from roiline.infer.scheduler import (
     StartWorker,
     StopRequested,
     StopWorker,
+    TimePassed,
     WorkerDied,
     WorkerLeft,
     WorkerReady,
 )
+from roiline.infer.transport import StartWorkerHandle, WorkerHandle, start_process
 
 LOG = logging.getLogger("roiline.pool")
 
-_WORKER_CODE = "from roiline.infer.worker import main; main()"
+OPENING_LIMIT_S = 1800.0
+"""How long a model may take to open and warm up, and a shard to reach the disk, while there is a time limit at all."""
+
 _POLL_S = 0.5
+_LONGEST_WATCH_S = 2.0
 _LEAVE_S = 5.0
 _SILENCE_S = 15.0
 
@@ -83,15 +87,28 @@ class PoolListener(Protocol):
 
 
 @dataclass(slots=True)
-class _Process:
-    """Is a worker's process as the parent sees it."""
+class _Member:
+    """Is a worker as the parent sees it."""
 
-    popen: subprocess.Popen[bytes]
-    connection: Connection
+    handle: WorkerHandle
     ready: bool = False
     leaving: bool = False
     left: bool = False
     last_word: str = ""
+
+
+class _Watch:
+    """Counts the time in which workers are really watched: what passes between two looks counts up to `_LONGEST_WATCH_S`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    def look(self) -> float:
+        """Returns the seconds since the last look that count."""
+        now = self._clock()
+        passed, self._last = now - self._last, now
+        return min(passed, _LONGEST_WATCH_S)
 
 
 class Pool:
@@ -101,11 +118,22 @@ class Pool:
     images that were given up because workers died on them.
     """
 
-    def __init__(self, slots: Sequence[Slot], setup: Setup) -> None:
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        setup: Setup,
+        *,
+        image_timeout_s: float = 0.0,
+        start: StartWorkerHandle = start_process,
+    ) -> None:
+        """Makes a pool without workers yet; a worker that is silent for `image_timeout_s` an image in flight is ended (0: never)."""
         self._slots = slots
         self._setup = setup
-        self._scheduler = Scheduler(len(slots))
-        self._processes: dict[int, _Process] = {}
+        self._start_handle = start
+        other_s = max(OPENING_LIMIT_S, image_timeout_s) if image_timeout_s > 0 else 0.0
+        self._scheduler = Scheduler(len(slots), Limits(image_timeout_s, other_s, setup.batch_size))
+        self._members: dict[int, _Member] = {}
+        self._watch = _Watch()
         self._works: Mapping[int, ShardWork] = {}
         self._listener: PoolListener | None = None
         self._finish: Finish | None = None
@@ -133,14 +161,16 @@ class Pool:
             WorkerError: a worker died three times while opening it, or its process cannot be started.
         """
         self._carry_out(self._scheduler.begin())
-        while not all(process.ready for process in self._processes.values()):
+        while not all(member.ready for member in self._members.values()):
             self._wait_and_handle()
         self._opening = False
 
     def run(
-        self, works: Mapping[int, ShardWork], listener: PoolListener, *, depth: int = 2
+        self, works: Mapping[int, ShardWork], listener: PoolListener, *, depth: int = 2, ahead: int = 0
     ) -> Literal["done", "stopped"]:
-        """Works all shards off, each worker holding up to `depth` at a time; `stopped`: a signal asked for an early end.
+        """Works all shards off, each worker holding up to `depth` at a time, or more below `ahead` images.
+
+        `stopped`: a signal asked for an early end.
 
         Raises:
             WorkerError: no worker could go on, or results cannot be written; what is on the disk stays.
@@ -149,7 +179,7 @@ class Pool:
         self._works, self._listener = works, listener
         planned = {key: [image.position for image in work.images] for key, work in works.items()}
         with self._signals():
-            self._handle(ShardsPlanned(planned, depth))
+            self._handle(ShardsPlanned(planned, depth, ahead))
             while self._finish is None:
                 self._wait_and_handle()
                 self._hint_at_silence()
@@ -161,48 +191,55 @@ class Pool:
         return self._finish.outcome
 
     def close(self) -> None:
-        """Ends every process that is still there: at once where it has not been told to leave, else after a grace."""
-        for process in self._processes.values():
-            if not process.left:
-                process.popen.kill()
-            process.connection.close()
-        for process in self._processes.values():
-            try:
-                process.popen.wait(_LEAVE_S)
-            except subprocess.TimeoutExpired:
-                process.popen.kill()
-                process.popen.wait()
-        self._processes.clear()
+        """Ends every worker that is still there: at once where it has not been told to leave, else after a grace."""
+        for member in self._members.values():
+            if not member.left:
+                member.handle.kill()
+            member.handle.close()
+        for worker, member in self._members.items():
+            if member.handle.join(_LEAVE_S) is None:
+                self._end(worker, member)
+        self._members.clear()
+
+    def _end(self, worker: int, member: _Member) -> str:
+        """Ends a worker and returns how it ended; one that the system cannot end (it waits for a disk) is left to it, and named."""
+        member.handle.kill()
+        ended = member.handle.join(_LEAVE_S)
+        if ended is None:
+            ended = f"{member.handle.name} cannot be ended; it waits for a disk or a device"
+            self._note(f"worker {worker} ({self._slots[worker].label}): {ended}")
+        return ended
 
     # -- the loop ----------------------------------------------------------------------------------------------------------------
 
     def _wait_and_handle(self) -> None:
         """Waits for anything to happen, half a second at most, and handles it."""
-        connections = {process.connection: worker for worker, process in self._processes.items() if not process.left}
+        sources = {member.handle.waitable: worker for worker, member in self._members.items() if not member.left}
         wakeup = [] if self._wakeup is None else [self._wakeup]
-        for source in wait([*connections, *wakeup], _POLL_S):
+        for source in wait([*sources, *wakeup], _POLL_S):
             if source == self._wakeup:
                 self._take_signal()
-            elif isinstance(source, Connection):
-                self._receive(connections[source])
+            else:
+                self._receive(sources[source])
+        self._handle(TimePassed(self._watch.look()))
 
     def _receive(self, worker: int) -> None:
-        """Takes one report of a worker in; the end of its pipe is its end."""
-        process = self._processes[worker]
+        """Takes one report of a worker in; when there can be no more, that is its end."""
+        member = self._members[worker]
         self._last_heard = time.monotonic()
         try:
-            report: Report = process.connection.recv()
-        except (EOFError, OSError):
-            self._bury(worker, process)
+            report = member.handle.receive()
+        except EOFError:
+            self._bury(worker, member)
             return
         match report:
             case Ready(description, warm_up):
-                process.ready = True
+                member.ready = True
                 self.descriptions[worker] = description
                 self.ledger.add_warm_up(worker, warm_up)
                 self._handle(WorkerReady(worker))
             case Refused(kind, text):
-                self._refuse(process, kind, text)
+                self._refuse(member, kind, text)
             case Started(key, position):
                 self._handle(ImageStarted(worker, key, position))
             case Finished(key, position, failure):
@@ -214,30 +251,48 @@ class Pool:
                 self._tell(lambda listener: listener.shard_done(key))
             case Failing(reason, trace):
                 LOG.debug("worker %d (%s): %s", worker, self._slots[worker].label, trace.rstrip())
-                process.last_word = reason
+                member.last_word = reason
             case Unwritable(reason):
                 raise WorkerError(f"{reason}; finished shards are kept, the same command goes on from them")
-            case Left(lanes):
+            case CutShort(reason):
+                raise DataError(
+                    f"{reason}; finished shards are kept, the same command with --truncated skip goes on from them"
+                )
+            case Left(lanes, spans):
                 self._add_samples(worker, lanes)
-                process.left = True
+                for lane, taken in spans.items():
+                    self.ledger.add_spans(worker, lane, taken)
+                member.left = True
                 self._handle(WorkerLeft(worker))
 
-    def _bury(self, worker: int, process: _Process) -> None:
-        """Reaps a process that is gone and tells the scheduler."""
-        process.connection.close()
-        code = process.popen.wait()
-        process.left = True
-        reason = process.last_word or _describe_exit(code)
-        if not process.leaving or process.last_word:
+    def _bury(self, worker: int, member: _Member) -> None:
+        """Reaps a worker that is gone and tells the scheduler."""
+        member.handle.close()
+        ended = member.handle.join(_LEAVE_S) or self._end(worker, member)
+        member.left = True
+        reason = member.last_word or ended
+        if not member.leaving or member.last_word:
             self._note(f"worker {worker} ({self._slots[worker].label}): {reason}", level=logging.ERROR)
         self._handle(WorkerDied(worker, reason))
 
-    def _refuse(self, process: _Process, kind: str, text: str) -> None:
+    def _kill(self, worker: int, reason: str) -> None:
+        """Ends a worker that does not answer; the end of its pipe is then noticed as of any other, after what it may still have said."""
+        member = self._members[worker]
+        if self._opening:
+            raise WorkerError(
+                f"{self._setup.model}: worker {worker} ({self._slots[worker].label}) did not open it: {reason}"
+            )
+        member.last_word = reason
+        self._end(worker, member)
+        if not member.handle.has_report():
+            self._bury(worker, member)
+
+    def _refuse(self, member: _Member, kind: str, text: str) -> None:
         """Raises while the pool opens what a worker met; later it is a death with a reason, for the model did open before."""
         if self._opening:
             error: type[RoilineError] = getattr(roiline.core.errors, kind, EngineError)
             raise error(text)
-        process.last_word = text
+        member.last_word = text
 
     def _handle(self, event: Event) -> None:
         self._carry_out(self._scheduler.handle(event))
@@ -248,9 +303,11 @@ class Pool:
                 case StartWorker(worker):
                     self._start(worker)
                 case AssignShard(worker, shard, careful, skip):
-                    self._order(worker, replace(self._works[shard], careful=careful, skip=skip))
+                    self._members[worker].handle.send(replace(self._works[shard], careful=careful, skip=skip))
                 case StopWorker(worker):
                     self._stop(worker)
+                case KillWorker(worker, reason):
+                    self._kill(worker, reason)
                 case SetAside(shard, image, reason):
                     self.set_aside.add(shard)
                     self._note(f"shard {shard}, image {image}: {reason}")
@@ -259,40 +316,22 @@ class Pool:
                 case Finish():
                     self._finish = instruction
 
-    # -- processes ---------------------------------------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------------------------------------
 
     def _start(self, worker: int) -> None:
         slot = self._slots[worker]
-        try:
-            here, there = Pipe()
-            with there, _blocked_signals():
-                popen = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _WORKER_CODE, str(there.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else subprocess.DEVNULL,
-                    env={**os.environ, **_thread_environment(slot.device), **slot.environment},
-                    pass_fds=[there.fileno()],
-                )
-        except OSError as error:
-            raise WorkerError(
-                f"worker {worker} ({slot.label}): its process cannot be started ({error.strerror}); use fewer workers"
-            ) from error
-        self._processes[worker] = _Process(popen, here)
-        self._order(worker, replace(self._setup, device=slot.device))
-
-    def _order(self, worker: int, order: Order) -> None:
-        """Sends an order; that a worker is gone is noticed when its pipe is read."""
-        with contextlib.suppress(OSError):
-            self._processes[worker].connection.send(order)
+        handle = self._start_handle(worker, slot)
+        self._members[worker] = _Member(handle)
+        handle.send(replace(self._setup, device=slot.device))
 
     def _stop(self, worker: int) -> None:
         """Asks a worker to leave; one that is still opening its model has nothing to finish and is ended."""
-        process = self._processes[worker]
-        process.leaving = True
-        if process.ready:
-            self._order(worker, Stop())
+        member = self._members[worker]
+        member.leaving = True
+        if member.ready:
+            member.handle.send(Stop())
         else:
-            process.popen.kill()
+            member.handle.kill()
 
     def _give_up(self, worker: int, reason: str) -> None:
         if self._opening:
@@ -349,34 +388,8 @@ class Pool:
             return
         self._last_heard = time.monotonic()
         missing = [
-            f"worker {worker} ({self._slots[worker].label}, process {process.popen.pid})"
-            for worker, process in self._processes.items()
-            if not process.left
+            f"worker {worker} ({self._slots[worker].label}, {member.handle.name})"
+            for worker, member in self._members.items()
+            if not member.left
         ]
         LOG.warning("still waiting for %s; a second Ctrl-C leaves at once", ", ".join(missing))
-
-
-@contextlib.contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """Blocks SIGINT and SIGTERM while a process is started: it inherits the block and is never hit before it can ignore them."""
-    numbers = {signal.SIGINT, signal.SIGTERM}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _thread_environment(device: Device) -> dict[str, str]:
-    """Holds the libraries that take their number of threads from the environment to the worker's share of the cores."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if device.threads > 0 else ()
-    return {name: str(device.threads) for name in names}
-
-
-def _describe_exit(code: int) -> str:
-    if code == -signal.SIGKILL:
-        return "killed by SIGKILL (by hand, or by the system for want of memory)"
-    if code < 0:
-        known = {number.value: number.name for number in signal.Signals}
-        return f"killed by {known.get(-code, f'signal {-code}')}"
-    return f"its process ended with exit code {code}"

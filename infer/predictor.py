@@ -13,7 +13,7 @@ class Predictor(Protocol):
     """Answers batches with proposals or detections in original pixels.
 
     `spec` is the model's specification with the run's overrides applied. `needs_pictures`: batches carry the original pictures.
-    `needs_proposals`: batches carry given proposals.
+    `needs_proposals`: batches carry given proposals. `depth` is how many batches may be in flight between `begin` and `wait`.
     """
 
     spec: ModelSpec
@@ -23,6 +23,24 @@ class Predictor(Protocol):
     @property
     def description(self) -> Mapping[str, str]:
         """Says which engine was really got."""
+
+    @property
+    def depth(self) -> int:
+        """Is 1 where `begin` does all the work."""
+        return 1
+
+    @property
+    def usual_hw(self) -> tuple[int, int] | None:
+        """Is the size of the network's input that the model was tuned for; None where any will do."""
+        return None
+
+    def begin(self, batch: ImageBatch) -> Any:
+        """Starts the model over a batch, at most `depth` at a time; what comes out is only for `wait`."""
+        return self.infer(batch)
+
+    def wait(self, pending: Any) -> Any:
+        """Waits for the batch that was begun first of those in flight; what comes out is only for `finish`."""
+        return pending
 
     def infer(self, batch: ImageBatch) -> Any:
         """Runs the model; what comes out is only for `finish`."""

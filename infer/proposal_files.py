@@ -18,6 +18,7 @@ from roiline.core.errors import DataError
 from roiline.core.pickles import read_pickle
 from roiline.core.quantities import are_numbers, array_from_numbers, is_integer
 from roiline.core.structures import Float32, ImageId, RoidbEntry
+from roiline.infer.shards import name_file
 
 MIN_PROPOSAL_SIDE = 2
 """Proposals are kept where width and height (x2 - x1 + 1) exceed this number of pixels."""
@@ -29,12 +30,25 @@ _HASH_WEIGHTS = np.array([1, 1e3, 1e6, 1e9])
 
 @dataclass(frozen=True, slots=True)
 class ProposalFile:
-    """Is a proposal file's content: for each of `ids`, `boxes` (R, 4) float32 in original pixels and `scores` (R,) float32."""
+    """Is a proposal file's content: for each of `ids`, `boxes` (R, 4) float32 in original pixels and `scores` (R,) float32.
+
+    With `by_file` the ids are the pictures' folders and names, as mmdet has them.
+    """
 
     path: Path
     ids: tuple[ImageId, ...]
     boxes: tuple[Float32, ...]
     scores: tuple[Float32, ...]
+    by_file: bool = False
+
+    def match(self, entries: Sequence[RoidbEntry]) -> list[int]:
+        """Returns for each entry its position in the file.
+
+        Raises:
+            DataError: an entry is not in the file, or there several times.
+        """
+        keys = [name_file(entry.path) if self.by_file else entry.image_id for entry in entries]
+        return match_ids(self.ids, keys, self.path)
 
 
 def read_proposal_file(path: Path) -> ProposalFile:
@@ -49,13 +63,19 @@ def read_proposal_file(path: Path) -> ProposalFile:
 def proposal_file_from_pickle(content: object, path: Path) -> ProposalFile:
     """Checks the decoded pickle of a proposal file (`ids`, or `indexes` in old and selective-search files).
 
-    detectron2's files have `objectness_logits` for `scores`, and `bbox_mode` 0 (corners) or 1 (corner, width, height).
+    detectron2's files have `objectness_logits` for `scores`, and `bbox_mode` 0 (corners) or 1 (corner, width, height); mmdet's (version 3)
+    have {bboxes, scores} by the picture's folder and name.
 
     Raises:
         DataError: `content` is not a proposal file's; `path` is named.
     """
     if not is_proposal_content(content):
         raise DataError(f"{path}: expected a proposal file (a dict of boxes, scores and ids), got {_describe(content)}")
+    by_file = _is_by_file(content)
+    if by_file:
+        parts = content.values()
+        content = {"ids": list(content), **{key: [one[key] for one in parts] for key in ("bboxes", "scores")}}
+        content["boxes"] = content.pop("bboxes")
     id_field = "ids" if "ids" in content else "indexes"
     score_field = "scores" if "scores" in content else "objectness_logits"
     lists = {name: content[name] for name in ("boxes", score_field, id_field)}
@@ -70,7 +90,7 @@ def proposal_file_from_pickle(content: object, path: Path) -> ProposalFile:
     scores = tuple(
         _score_row(item, len(rows), key, path) for key, item, rows in zip(ids, lists[score_field], boxes, strict=True)
     )
-    return ProposalFile(path, ids, tuple(_corners_of(rows, content, path) for rows in boxes), scores)
+    return ProposalFile(path, ids, tuple(_corners_of(rows, content, path) for rows in boxes), scores, by_file)
 
 
 def _corners_of(boxes: Float32, content: Mapping[str, Any], path: Path) -> Float32:
@@ -86,11 +106,17 @@ def _corners_of(boxes: Float32, content: Mapping[str, Any], path: Path) -> Float
 
 def is_proposal_content(content: object) -> TypeGuard[Mapping[str, Any]]:
     """Tells whether a decoded pickle has the keys of a proposal file."""
-    return (
-        isinstance(content, Mapping)
-        and "boxes" in content
-        and ("scores" in content or "objectness_logits" in content)
-        and ("ids" in content or "indexes" in content)
+    if not isinstance(content, Mapping):
+        return False
+    ids, scores = content.keys() & {"ids", "indexes"}, content.keys() & {"scores", "objectness_logits"}
+    return ("boxes" in content and bool(ids) and bool(scores)) or _is_by_file(content)
+
+
+def _is_by_file(content: Mapping[Any, Any]) -> bool:
+    """Tells whether a dict is mmdet's: boxes and scores by the picture's folder and name."""
+    return bool(content) and all(
+        isinstance(key, str) and isinstance(one, Mapping) and "bboxes" in one and "scores" in one
+        for key, one in content.items()
     )
 
 
@@ -105,7 +131,7 @@ def load_proposal_file(path: Path, entries: Sequence[RoidbEntry], *, limit: int)
         DataError: the file is not a proposal file, or lacks or repeats a picture of the roidb.
     """
     content = read_proposal_file(path)
-    positions = match_entries(content.ids, entries, path)
+    positions = content.match(entries)
     return [select_proposals(content.boxes[i], entry, limit=limit) for i, entry in zip(positions, entries, strict=True)]
 
 
@@ -116,31 +142,31 @@ def rank_proposal_file(path: Path, entries: Sequence[RoidbEntry]) -> list[Float3
         DataError: the file is not a proposal file, or lacks or repeats a picture of the roidb.
     """
     content = read_proposal_file(path)
-    positions = match_entries(content.ids, entries, path)
+    positions = content.match(entries)
     return [content.boxes[i][np.argsort(-content.scores[i], kind="stable")] for i in positions]
 
 
-def match_entries(ids: Sequence[ImageId], entries: Sequence[RoidbEntry], path: Path) -> list[int]:
-    """Returns for each entry the position of its id in `ids`.
+def match_ids(ids: Sequence[ImageId], wanted_ids: Sequence[ImageId], path: Path) -> list[int]:
+    """Returns for each of `wanted_ids` its position in `ids`.
 
     Raises:
-        DataError: an entry has no id in the file, or several.
+        DataError: one is not there, or several times.
     """
     where: dict[ImageId, int] = {}
-    wanted = {entry.image_id for entry in entries}
+    wanted = set(wanted_ids)
     repeated: list[ImageId] = []
     for position, key in enumerate(ids):
         if key in wanted and where.setdefault(key, position) != position:
             repeated.append(key)
     if repeated:
         raise DataError(f"{path}: holds {len(repeated)} pictures more than once: {_name_ids(repeated)}")
-    missing = [entry.image_id for entry in entries if entry.image_id not in where]
+    missing = [key for key in wanted_ids if key not in where]
     if missing:
         raise DataError(
-            f"{path}: has no proposals for {len(missing)} of the dataset's {len(entries)} pictures: {_name_ids(missing)}; "
+            f"{path}: has no proposals for {len(missing)} of the dataset's {len(wanted_ids)} pictures: {_name_ids(missing)}; "
             f"the file's {len(ids)} ids are {_name_ids(ids)}. Give the dataset (and range) that the file was made from"
         )
-    return [where[entry.image_id] for entry in entries]
+    return [where[key] for key in wanted_ids]
 
 
 def select_proposals(boxes: Float32, entry: RoidbEntry, *, limit: int) -> Float32:

@@ -17,8 +17,10 @@ from roiline.engines.protocol import Device
 from roiline.infer.devices import choose_slots, device_from_text
 from roiline.infer.feeds import batch_from_picture
 from roiline.infer.model import open_predictor
+from roiline.infer.pictures import MAX_PIXELS, TruncatedPolicy
 from roiline.infer.predictor import Predictor
 from roiline.infer.request import (
+    IMAGE_TIMEOUT_S,
     BatchMode,
     Companions,
     DataSource,
@@ -165,12 +167,15 @@ def run(
     batch_size: int = 1,
     batch_mode: BatchMode = "exact",
     exif: ExifPolicy = "as-source",
+    max_pixels: int = MAX_PIXELS,
+    truncated: TruncatedPolicy = "skip",
     overrides: RunOverrides | None = None,
     formats: Sequence[str] = (),
     id_range: tuple[int, int] | None = None,
     limit: int | None = None,
     class_names: Sequence[str] | None = None,
     fresh: bool = False,
+    image_timeout_s: float = IMAGE_TIMEOUT_S,
     proposals: Sequence[str | Path] = (),
     proposals_from: str | Path | None = None,
     others: Sequence[str | Path] = (),
@@ -199,12 +204,15 @@ def run(
             batch_size=batch_size,
             batch_mode=batch_mode,
             exif=exif,
+            max_pixels=max_pixels,
+            truncated=truncated,
             overrides=overrides or RunOverrides(),
             formats=tuple(formats),
             id_range=id_range,
             limit=limit,
             class_names=None if class_names is None else tuple(class_names),
             fresh=fresh,
+            image_timeout_s=image_timeout_s,
             proposals=proposals,
             proposals_from=proposals_from,
             others=others,

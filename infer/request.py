@@ -10,13 +10,14 @@ from typing import Any, Literal, TypeAlias
 from roiline.core.errors import UsageError
 from roiline.core.spec import ModelSpec, Task
 from roiline.engines.protocol import Device
+from roiline.infer.pictures import MAX_PIXELS, TruncatedPolicy
 
 BatchMode: TypeAlias = Literal["exact", "padded"]
 ExifPolicy: TypeAlias = Literal["as-source", "apply", "ignore"]
 
 FORMATS: Mapping[Task, tuple[str, ...]] = {
-    "proposals": ("detectron",),
-    "detections": ("detectron", "coco"),
+    "proposals": ("detectron", "detectron2", "mmdet", "parquet"),
+    "detections": ("detectron", "coco", "parquet"),
     "classification": ("json",),
 }
 DEFAULT_FORMATS: Mapping[Task, tuple[str, ...]] = {
@@ -25,6 +26,9 @@ DEFAULT_FORMATS: Mapping[Task, tuple[str, ...]] = {
     "classification": ("json",),
 }
 LARGEST_BATCH = 4096
+IMAGE_TIMEOUT_S = 600.0
+"""How long a picture may take unless a run says otherwise: far beyond what any takes, short beside a run."""
+LONGEST_TIMEOUT_S = 1e6
 LONGEST_SIDE = 16384
 """Of the network's input in pixels: beyond it one picture alone takes gigabytes."""
 MOST_DETECTIONS = 1_000_000
@@ -123,7 +127,9 @@ class RunRequest:
     """Is a whole dataset run.
 
     `id_range` is half-open over image positions in ascending order of image ids; `limit` takes the first images of it.
-    `predictor` names the function that a worker calls to open the model, as `module:function`.
+    `predictor` names the function that a worker calls to open the model, as `module:function`. A worker that is
+    silent for `image_timeout_s` a picture in its hands is ended (0: never). Pictures of more than `max_pixels` pixels
+    fail unread.
     """
 
     model: Path
@@ -142,7 +148,11 @@ class RunRequest:
     class_names: tuple[str, ...] | None = None
     fresh: bool = False
     companions: Companions = NO_COMPANIONS
+    traced: bool = False
     predictor: str = MODEL_PREDICTOR
+    max_pixels: int = MAX_PIXELS
+    truncated: TruncatedPolicy = "skip"
+    image_timeout_s: float = IMAGE_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

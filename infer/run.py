@@ -16,11 +16,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 
 from roiline.core.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_SOME_FAILED, ModelError, UsageError, WorkerError
-from roiline.core.files import FolderLock, remove_temporaries, write_json
+from roiline.core.files import FolderLock, make_folder, remove_temporaries, write_json
 from roiline.core.spec import ModelSpec
 from roiline.engines.model_file import read_spec
 from roiline.engines.registry import resolve_engine
@@ -43,17 +42,21 @@ from roiline.infer.outputs import (
     write_failures,
     write_outputs,
 )
-from roiline.infer.plan import Shard, shard_size
+from roiline.infer.pictures import MOST_PIXELS
+from roiline.infer.plan import Shard
 from roiline.infer.pool import Pool
 from roiline.infer.progress import DatasetProgress, RunProgress
-from roiline.infer.request import LARGEST_BATCH, RunRequest, RunSummary, check_overrides
+from roiline.infer.request import LARGEST_BATCH, LONGEST_TIMEOUT_S, RunRequest, RunSummary, check_overrides
 from roiline.infer.run_proposals import check_companions
 from roiline.infer.shards import TAPS_SUFFIX, ShardFile, set_aside_shard, shard_path
 from roiline.infer.taps import link_taps
+from roiline.infer.trace import TRACE_FILE, TraceWindow, write_trace
 
 LOG = logging.getLogger("roiline.run")
 
 _MOST_READERS = 8
+_HELD_SHARDS = 3
+_HELD_BATCHES = 3
 
 
 def run_dataset(request: RunRequest, *, progress: bool = True) -> RunSummary:
@@ -69,11 +72,11 @@ def run_dataset(request: RunRequest, *, progress: bool = True) -> RunSummary:
     began = time.perf_counter()
     request = complete_request(request)
     spec = read_fitting_spec(request)
-    _make_folder(request.out)
     with ExitStack() as stack:
         stack.enter_context(_terminated_as_interrupted())
         stack.enter_context(FolderLock(request.out))
-        pool = stack.enter_context(Pool(request.slots, worker_setup(request, spec)))
+        setup = worker_setup(request, spec)
+        pool = stack.enter_context(Pool(request.slots, setup, image_timeout_s=request.image_timeout_s))
         run = _Run(request, spec, pool, shown=progress)
         try:
             return run.execute(began)
@@ -95,6 +98,12 @@ def complete_request(request: RunRequest) -> RunRequest:
         raise UsageError("no device to run on")
     if not 1 <= request.batch_size <= LARGEST_BATCH:
         raise UsageError(f"--batch-size: expected at least 1 and at most {LARGEST_BATCH}, got {request.batch_size}")
+    if not 0 <= request.image_timeout_s <= LONGEST_TIMEOUT_S:
+        raise UsageError(
+            f"--image-timeout: expected seconds from 0 (none) to {LONGEST_TIMEOUT_S:g}, got {request.image_timeout_s}"
+        )
+    if not 1 <= request.max_pixels <= MOST_PIXELS:
+        raise UsageError(f"--max-pixels: expected at least 1 and at most {MOST_PIXELS}, got {request.max_pixels}")
     task = request.task
     if task == "detections" and read_spec(request.model).tasks == ("classification",):
         task = "classification"
@@ -150,14 +159,10 @@ def worker_setup(request: RunRequest, spec: ModelSpec) -> Setup:
         readers=readers,
         read_ahead=2 * request.batch_size + readers,
         companions=request.companions,
+        traced=request.traced,
+        max_pixels=request.max_pixels,
+        truncated=request.truncated,
     )
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{out}: cannot be made a folder ({error.strerror})") from error
 
 
 @contextlib.contextmanager
@@ -201,6 +206,7 @@ class _Run:
             self._end_phase("open_s")
         self._start_manifests(runs)
         self._end_phase("plan_s")
+        started = time.perf_counter()
         images = self._work_off(runs, left) if left else 0
         self._end_phase("work_s")
         self._pool.close()
@@ -208,6 +214,7 @@ class _Run:
         self._end_phase("merge_s")
         if left:
             self._write_timing(images)
+            self._write_trace(started)
             LOG.info("Total inference time: %.3fs", time.perf_counter() - began)
         return _join_summaries(summaries, interrupted=any(run.shards_left for run in runs))
 
@@ -219,7 +226,7 @@ class _Run:
     def _prepare(self) -> list[DatasetRun]:
         """Loads and plans every dataset."""
         request = self._request
-        engine = resolve_engine(request.engine)
+        engine = resolve_engine(request.engine, request.model)
         digests = digest_models(request)
         runs = [
             prepare_dataset_run(request, self._spec, out, dataset, data=data, engine=engine, digests=digests)
@@ -243,7 +250,7 @@ class _Run:
             run.worked = bool(run.shards_left)
             if not run.worked:
                 continue
-            _make_folder(run.out / SHARDS_FOLDER)
+            make_folder(run.out / SHARDS_FOLDER)
             for folder in (run.out / SHARDS_FOLDER, *(run.out / SHARDS_FOLDER).glob(f"*{TAPS_SUFFIX}")):
                 remove_temporaries(folder)
             run.manifest = replace(
@@ -260,10 +267,8 @@ class _Run:
         """Runs the pool over all shards that are left, as far as it gets; returns how many images that brought."""
         works = {key: run.shard_work(shard, key) for key, (run, shard) in enumerate(left)}
         watch = _Watch(runs, left, shown=self._shown)
-        size = min(shard_size(len(run.entries)) for run in runs)
-        depth = 1 + 2 * -(-self._request.batch_size // size)
         try:
-            self._pool.run(works, watch, depth=depth)
+            self._pool.run(works, watch, depth=_HELD_SHARDS, ahead=_HELD_BATCHES * self._request.batch_size)
         except WorkerError:
             # Where no worker lives, the images at fault are not known: those that were blamed are tried again the next time.
             for key in self._pool.set_aside:
@@ -279,7 +284,7 @@ class _Run:
     def _conclude(self, run: DatasetRun) -> RunSummary:
         """Writes what follows from the shards; nothing if it stands there already."""
         if run.shards_left:
-            write_failures(run.out, _failed_so_far(run))
+            write_failures(run.out, *_faults_so_far(run))
             LOG.warning(
                 "%s: %d of %d images are done; run the same command again to go on",
                 run.out,
@@ -289,7 +294,8 @@ class _Run:
             return RunSummary(EXIT_INTERRUPTED, run.images_done, 0, ())
         formats = self._request.formats
         paths = result_paths(run.out, run.manifest, formats)
-        results = MergedResults([(0, list(run.done.values()))], images=len(run.entries))
+        ids = [entry.image_id for entry in run.entries]
+        results = MergedResults([(0, list(run.done.values()))], images=len(run.entries), image_ids=ids)
         link_taps(run.out, results.taps())
         before = run.before
         if before is None or run.worked or not before.finished:
@@ -307,6 +313,13 @@ class _Run:
         devices = {number: slot.label for number, slot in enumerate(self._request.slots)}
         report = self._pool.ledger.report(wall_s=self._phases["work_s"], images=images, devices=devices)
         write_json(self._request.out / TIMING_FILE, {**report, "phases": self._phases})
+
+    def _write_trace(self, started: float) -> None:
+        """Writes when every lane was busy or waiting, where that was asked for; `started` is when the work began."""
+        if self._request.traced:
+            devices = {number: slot.label for number, slot in enumerate(self._request.slots)}
+            window = TraceWindow(started, started + self._phases["work_s"])
+            write_trace(self._request.out / TRACE_FILE, self._pool.ledger.spans, devices=devices, window=window)
 
 
 class _Watch:
@@ -358,10 +371,14 @@ def _seems_finished(request: RunRequest) -> bool:
     return len(manifests) == len(request.data) and all(m is not None and m.finished for m in manifests)
 
 
-def _failed_so_far(run: DatasetRun) -> list[FailedImage]:
+def _faults_so_far(run: DatasetRun) -> tuple[list[FailedImage], list[FailedImage]]:
+    """Returns the images that failed, and those whose pictures are not whole."""
     images = [image for shard in run.done.values() for image in shard.header.images]
-    failed = sorted((image for image in images if image.failure is not None), key=lambda image: image.position)
-    return [FailedImage(image.image_id, image.failure or "") for image in failed]
+    images.sort(key=lambda image: image.position)
+    return (
+        [FailedImage(image.image_id, image.failure) for image in images if image.failure is not None],
+        [FailedImage(image.image_id, image.degraded) for image in images if image.degraded is not None],
+    )
 
 
 def _join_summaries(summaries: Sequence[RunSummary], *, interrupted: bool) -> RunSummary:

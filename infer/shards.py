@@ -37,7 +37,7 @@ from roiline.core.structures import ImageId, Int64, Result
 from roiline.infer.result_rows import NO_KEYPOINTS, NO_MASKS, NO_ROWS, KeypointRows, MaskRows, Rows, rows_from_result
 
 MAGIC = b"ROILSHRD"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SUFFIX = ".shard"
 TAPS_SUFFIX = ".taps"
 BAD_SUFFIX = ".bad"
@@ -69,12 +69,17 @@ _ARRAYS: dict[Task, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ShardImage:
-    """Is one image of a shard: its place in the run, its id, its rows, and why it failed (None: it did not)."""
+    """Is one image of a shard: its place in the run, its id, its rows, and why it failed (None: it did not).
+
+    `file` is the picture's folder and name, `degraded` what is wrong with a picture that has a result all the same (None: nothing).
+    """
 
     position: int
     image_id: ImageId
     rows: int
     failure: str | None = None
+    file: str = ""
+    degraded: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +104,24 @@ class ShardHeader:
     keypoint_rows: tuple[int, ...]
     joints: tuple[int, ...]
     taps: tuple[str | None, ...]
+    files: tuple[str, ...]
+    degraded: tuple[str | None, ...]
 
     @property
     def images(self) -> tuple[ShardImage, ...]:
         """Are the images one by one."""
-        return tuple(map(ShardImage, self.positions, self.image_ids, self.rows, self.failures))
+        return tuple(map(self.image, range(len(self.positions))))
+
+    def image(self, place: int) -> ShardImage:
+        """Returns the shard's image number `place`."""
+        return ShardImage(
+            self.positions[place],
+            self.image_ids[place],
+            self.rows[place],
+            self.failures[place],
+            self.files[place],
+            self.degraded[place],
+        )
 
     def lengths(self) -> dict[str, Int64]:
         """Returns how many values each image has in each array."""
@@ -136,6 +154,12 @@ def shard_path(folder: Path, index: int) -> Path:
     return folder / f"{index:06d}{SUFFIX}"
 
 
+def name_file(path: Path) -> str:
+    """Returns what results call a picture file: the folder that it lies in, and its name."""
+    whole = Path(os.path.abspath(path))
+    return os.fsencode((Path(whole.parent.name) / whole.name).as_posix()).decode("utf-8", "replace")
+
+
 def tap_path(shard: Path, position: int) -> Path:
     """Returns the place of an image's tapped blobs, beside the file of its shard."""
     return shard.with_suffix(TAPS_SUFFIX) / f"{position:06d}.npz"
@@ -149,10 +173,13 @@ def write_shard(
     task: Task,
     results: Sequence[tuple[int, Result | Failure]],
     taps: Mapping[int, str] = MappingProxyType({}),
+    files: Mapping[int, str] = MappingProxyType({}),
+    degraded: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
     """Writes one shard durably; `results` are (position, result) in the shard's order.
 
-    `taps` are, by position, the SHA-256 of the files of tapped blobs, which must be on the disk already.
+    `taps` are, by position, the SHA-256 of the files of tapped blobs, which must be on the disk already. `files` are the pictures'
+    folders and names, `degraded` what is wrong with those that have a result all the same.
     """
     rows = [NO_ROWS if isinstance(result, Failure) else rows_from_result(result) for _, result in results]
     header = ShardHeader(
@@ -171,6 +198,8 @@ def write_shard(
         keypoint_rows=tuple(len(row.keypoints.points) for row in rows),
         joints=tuple(row.keypoints.points.shape[2] for row in rows),
         taps=tuple(taps.get(position) for position, _ in results),
+        files=tuple(files.get(position, "") for position, _ in results),
+        degraded=tuple(degraded.get(position) for position, _ in results),
     )
     text = json.dumps(plain_from_record(header), ensure_ascii=False).encode()
     chunks = [MAGIC, _LENGTH.pack(len(text)), text, *_list_chunks(rows, tuple(header.lengths()))]
@@ -324,7 +353,8 @@ def _decode_header(text: bytes, path: Path) -> ShardHeader:
         raise DataError(f"{path}: has format version {header.format_version}, this roiline reads {FORMAT_VERSION}")
     masks = (header.heights, header.widths, header.mask_rows, header.mask_bytes)
     sizes = (header.rows, *masks, header.keypoint_rows, header.joints)
-    lengths = {len(column) for column in (header.positions, header.image_ids, header.failures, header.taps, *sizes)}
+    texts = (header.taps, header.files, header.degraded)
+    lengths = {len(column) for column in (header.positions, header.image_ids, header.failures, *texts, *sizes)}
     if len(lengths) != 1 or any(not 0 <= number <= _MOST for column in sizes for number in column):
         raise DataError(f"{path}: damaged: the columns of its header do not fit together")
     return header

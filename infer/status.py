@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roiline.core.errors import DataError
-from roiline.core.files import read_json_object
+from roiline.core.files import lock_holder, read_json_object
 from roiline.infer.manifest import FAILED_FILE, FORMAT_VERSION, RUN_FILE, SHARDS_FOLDER, Manifest, read_manifest
 from roiline.infer.progress import format_duration
 from roiline.infer.shards import ShardFile, shard_path
@@ -17,7 +17,8 @@ from roiline.infer.shards import ShardFile, shard_path
 class RunStatus:
     """Is how far one dataset's run is, by what lies on the disk.
 
-    `images_per_s` and `eta_s` are by the shards written since the run was last started; None where none was.
+    `images_per_s` and `eta_s` are by the shards written since the run was last started; None where none was. `holder` is the process
+    that works on it now, None where none does.
     """
 
     out: Path
@@ -29,6 +30,7 @@ class RunStatus:
     finished: bool
     images_per_s: float | None
     eta_s: float | None
+    holder: str | None = None
 
 
 def read_status(out: Path) -> tuple[RunStatus, ...]:
@@ -72,7 +74,9 @@ def _folder_status(out: Path, manifest: Manifest) -> RunStatus:
     left = manifest.images - done
     rate = recent / (latest - manifest.started_at) if recent and latest > manifest.started_at else None
     eta = left / rate if rate else None
-    return RunStatus(out, manifest.dataset.name, manifest.images, done, left, failed, manifest.finished, rate, eta)
+    finished = manifest.finished and not left
+    holder = lock_holder(out) or lock_holder(out.parent)  # a run over several datasets holds the folder above theirs
+    return RunStatus(out, manifest.dataset.name, manifest.images, done, left, failed, finished, rate, eta, holder)
 
 
 def _joined_status(out: Path, manifest: Manifest) -> RunStatus:
@@ -90,6 +94,9 @@ def _describe_one(status: RunStatus) -> str:
     counts = f"{status.done} of {status.images} images done, {status.left} left, {status.failed} failed"
     if status.finished:
         return f"{status.dataset}: finished; {counts}"
+    if status.holder is None:
+        return f"{status.dataset}: {counts}; no process works on it, the same command again goes on from here"
     if status.images_per_s is None or status.eta_s is None:
-        return f"{status.dataset}: {counts}; nothing written yet since the last start"
-    return f"{status.dataset}: {counts}; {status.images_per_s:.2f} images/s, ETA {format_duration(status.eta_s)}"
+        return f"{status.dataset}: {counts}; {status.holder} works on it, nothing written yet since it started"
+    rate = f"{status.images_per_s:.2f} images/s, ETA {format_duration(status.eta_s)}"
+    return f"{status.dataset}: {counts}; {status.holder} works on it, {rate}"

@@ -11,6 +11,7 @@ A worker never outlives its parent: when the pipe closes, it leaves at once. SIG
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import queue
 import shutil
@@ -19,18 +20,22 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from roiline.core.errors import DataError, InputError, RoilineError, UsageError
 from roiline.core.structures import ImageBatch, Result, Taps, UInt8
-from roiline.core.timing import Samples, StageClock
+from roiline.core.timing import Samples, Span, StageClock, Work
 from roiline.infer.messages import (
+    CutShort,
     Done,
     Failing,
     Finished,
@@ -45,12 +50,14 @@ from roiline.infer.messages import (
     Stop,
     Unwritable,
 )
-from roiline.infer.pictures import decode_picture, read_bytes
+from roiline.infer.pictures import CutShortError, decode_picture, read_bytes
 from roiline.infer.predictor import Predictor
 from roiline.infer.preparation import PreparedPicture, prepare_picture, stack_batch
 from roiline.infer.request import spec_with_overrides
-from roiline.infer.shards import Failure, tap_path, write_shard
+from roiline.infer.shards import Failure, name_file, tap_path, write_shard
 from roiline.infer.taps import write_taps
+
+LOG = logging.getLogger("roiline.worker")
 
 EXIT_ORPHANED = 70
 EXIT_FAILING = 71
@@ -61,13 +68,15 @@ WRITE_AHEAD = 4
 class _OpenShard:
     """Is a shard in hand: results gather by position until none is missing.
 
-    `taps` are the checksums of the blobs that the writer has written already. `begun`: the main lane has taken an image of it. `turns`
+    `taps` are the checksums of the blobs that the writer has written already, `degraded` says what is wrong with pictures that have a
+    result all the same. `begun`: the main lane has taken an image of it. `turns`
     holds a careful shard to one batch at a time.
     """
 
     work: ShardWork
     results: dict[int, Result | Failure] = field(default_factory=dict)
     taps: dict[int, str] = field(default_factory=dict)
+    degraded: dict[int, str] = field(default_factory=dict)
     begun: bool = False
     turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
 
@@ -89,6 +98,18 @@ class _Picture:
     prepared: PreparedPicture
     prepare_s: float
     pixels: UInt8 | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Is a batch that the model works on; `start` and `begin_s` are when and how long it was begun."""
+
+    batch: tuple[tuple[_Item, _Picture], ...]
+    stacked: ImageBatch
+    pending: Any
+    subject: Work
+    start: float
+    begin_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +167,7 @@ class Worker:
         self._setup = setup
         self._inbox: queue.SimpleQueue[ShardWork | None] = queue.SimpleQueue()
         self._items: queue.Queue[_Item | None] = queue.Queue(setup.read_ahead)
+        self._in_flight: deque[_Begun] = deque()
         self._finished: queue.Queue[_OpenShard | _Tapped | None] = queue.Queue(WRITE_AHEAD)
         self._stopping = threading.Event()
         self._pending = 0  # images of shards in hand that the main lane has not taken yet
@@ -174,8 +196,13 @@ class Worker:
         taken = {lane: clock.take() for lane, clock in list(self._clocks.items())}
         return {lane: samples for lane, samples in taken.items() if samples}
 
+    def take_spans(self) -> dict[str, list[Span]]:
+        """Returns when each lane was busy or waiting, where the run is traced."""
+        taken = {lane: clock.take_spans() for lane, clock in list(self._clocks.items())}
+        return {lane: spans for lane, spans in taken.items() if spans}
+
     def _clock(self, lane: str) -> StageClock:
-        return self._clocks.setdefault(lane, StageClock())
+        return self._clocks.setdefault(lane, StageClock(traced=self._setup.traced))
 
     # -- receiver ----------------------------------------------------------------------------------------------------------------
 
@@ -231,18 +258,46 @@ class Worker:
             return Failure(image.image_id, shard.work.skip[image.position])
         clock: StageClock = self._reader_clock.clock
         self._line.send(Started(shard.work.key, image.position))
+        subject = Work(shard.work.key, (image.image_id,))
         try:
-            with clock.measure("read"):
+            with clock.measure("read", subject):
                 data = read_bytes(image.path)
-            with clock.measure("decode"):
-                pixels = decode_picture(data, where=image.path, exif=self._setup.exif, size_hw=image.size_hw)
+            with clock.measure("decode", subject):
+                pixels = self._decode(data, shard, image)
             start = time.perf_counter()
             prepared = prepare_picture(pixels, self._rules)
             seconds = time.perf_counter() - start
-            clock.add("prepare", seconds)
+            clock.add("prepare", seconds, start_s=start, work=subject)
             return _Picture(prepared, seconds, pixels if self._predictor.needs_pictures else None)
         except DataError as error:
             return Failure(image.image_id, str(error))
+
+    def _decode(self, data: bytes, shard: _OpenShard, image: ImageWork) -> UInt8:
+        """Decodes a picture; what becomes of one that is cut short is the run's choice.
+
+        Raises:
+            DataError: it cannot be decoded, or is cut short and fails for that.
+        """
+        setup = self._setup
+        decode = partial(
+            decode_picture,
+            data,
+            where=image.path,
+            exif=setup.exif,
+            size_hw=image.size_hw,
+            max_pixels=setup.max_pixels,
+        )
+        try:
+            return decode()
+        except CutShortError as error:
+            if setup.truncated == "stop":
+                self._line.send(CutShort(str(error)))
+            if setup.truncated != "accept":
+                raise
+            pixels = decode(tolerant=True)
+            shard.degraded[image.position] = str(error)
+            LOG.warning("%s; used as far as it goes (--truncated accept)", error)
+            return pixels
 
     # -- main lane ---------------------------------------------------------------------------------------------------------------
 
@@ -253,43 +308,67 @@ class Worker:
             start = time.perf_counter()
             item = self._items.get()
             if item is None:
-                self._run_batch(batch)
+                clock.add("wait_end", time.perf_counter() - start, start_s=start)
+                self._begin_batch(batch)
+                self._finish_batches()
                 return
             picture = item.picture.result()
-            clock.add("wait_picture", time.perf_counter() - start)
+            taken = Work(item.shard.work.key, (item.image.image_id,))
+            clock.add("wait_picture", time.perf_counter() - start, start_s=start, work=taken)
             none_to_come = self._count_pending(-1) == 0
             item.shard.begun |= not self._stopping.is_set()
             if isinstance(picture, Failure) and item.shard.begun:
                 self._keep(item, picture)
             elif isinstance(picture, _Picture) and item.shard.begun:
                 if batch and not self._fit_together(batch[-1][1].prepared, picture.prepared):
-                    self._run_batch(batch)
+                    self._begin_batch(batch)
                 batch.append((item, picture))
             if item.closes or none_to_come or len(batch) >= self._setup.batch_size:
-                self._run_batch(batch)
+                self._begin_batch(batch)
+            if none_to_come or item.shard.work.careful:
+                self._finish_batches()
             if item.closes and item.shard.work.careful:
                 item.shard.turns.release()
 
     def _fit_together(self, first: PreparedPicture, second: PreparedPicture) -> bool:
         return self._setup.batch_mode == "padded" or first.pixels.shape == second.pixels.shape
 
-    def _run_batch(self, batch: list[tuple[_Item, _Picture]]) -> None:
-        """Runs and empties `batch`."""
+    def _begin_batch(self, batch: list[tuple[_Item, _Picture]]) -> None:
+        """Starts the model over `batch` and empties it; finishes what was begun before, so far as the model wants no more in flight."""
         if not batch:
             return
         clock = self._clock("main")
-        with clock.measure("stack"):
+        subject = Work(batch[0][0].shard.work.key, tuple(item.image.image_id for item, _ in batch))
+        with clock.measure("stack", subject):
             stacked = self._stack(batch)
         start = time.perf_counter()
-        raw = self._predictor.infer(stacked)
-        inferred = time.perf_counter()
-        results = self._predictor.finish(raw, stacked)
-        infer_s, post_s = inferred - start, time.perf_counter() - inferred
-        clock.add("infer", infer_s)
-        clock.add("post", post_s)
-        for (item, picture), result in zip(batch, results, strict=True):
-            self._keep(item, result, picture.prepare_s + infer_s / len(batch), post_s / len(batch))
+        pending = self._predictor.begin(stacked)
+        begin_s = time.perf_counter() - start
+        if self._predictor.depth > 1:
+            clock.add("submit", begin_s, start_s=start, work=subject)
+        self._in_flight.append(_Begun(tuple(batch), stacked, pending, subject, start, begin_s))
         batch.clear()
+        self._finish_batches(but=self._predictor.depth - 1)
+
+    def _finish_batches(self, *, but: int = 0) -> None:
+        """Waits for batches in flight, first come first served, until only `but` are left."""
+        while len(self._in_flight) > but:
+            self._finish_batch(self._in_flight.popleft())
+
+    def _finish_batch(self, begun: _Begun) -> None:
+        clock = self._clock("main")
+        overlapped = self._predictor.depth > 1
+        start = time.perf_counter() if overlapped else begun.start
+        raw = self._predictor.wait(begun.pending)
+        inferred = time.perf_counter()
+        results = self._predictor.finish(raw, begun.stacked)
+        infer_s, post_s = inferred - start, time.perf_counter() - inferred
+        clock.add("infer", infer_s, start_s=start, work=begun.subject)
+        clock.add("post", post_s, start_s=inferred, work=begun.subject)
+        images = len(begun.batch)
+        detect_s = (infer_s + begun.begin_s if overlapped else infer_s) / images
+        for (item, picture), result in zip(begun.batch, results, strict=True):
+            self._keep(item, result, picture.prepare_s + detect_s, post_s / images)
 
     def _stack(self, batch: Sequence[tuple[_Item, _Picture]]) -> ImageBatch:
         stacked = stack_batch(
@@ -310,7 +389,8 @@ class Worker:
             result = replace(result, taps={})
         shard.results[item.image.position] = result
         failure = result.reason if isinstance(result, Failure) else None
-        self._line.send(Finished(shard.work.key, item.image.position, failure, detect_s, misc_s))
+        with self._clock("main").measure("report"):
+            self._line.send(Finished(shard.work.key, item.image.position, failure, detect_s, misc_s))
         if len(shard.results) == len(shard.work.images):
             with self._clock("main").measure("wait_write"):
                 self._finished.put(shard)
@@ -322,7 +402,7 @@ class Worker:
         while (finished := self._finished.get()) is not None:
             shard = finished.shard if isinstance(finished, _Tapped) else finished
             try:
-                with clock.measure("write"):
+                with clock.measure("write", Work(shard.work.key, ())):
                     self._write_one(finished)
             except OSError as error:
                 self._line.send(Unwritable(_describe_full(shard.work.path, error)))
@@ -346,6 +426,8 @@ class Worker:
             task=self._setup.task,
             results=[(image.position, shard.results[image.position]) for image in work.images],
             taps=shard.taps,
+            files={image.position: name_file(image.path) for image in work.images},
+            degraded={position: shard.degraded[position] for position in sorted(shard.degraded)},
         )
 
 
@@ -391,9 +473,13 @@ def warm_up(predictor: Predictor, setup: Setup, clock: StageClock) -> None:
     """Runs a gray picture of the usual size once, so that a model that cannot run fails now and the first picture is not slow."""
     rules = spec_with_overrides(predictor.spec, setup.overrides).image_rules
     side = min(rules.scale, rules.max_size)
-    picture = np.full((side, side, 3), 127, np.uint8)
+    height, width = predictor.usual_hw or (side, side)
+    picture = np.full((height, width, 3), 127, np.uint8)
     box = np.array([[0, 0, side - 1, side - 1]], np.float32)
-    batch = replace(stack_batch([prepare_picture(picture, rules)], [0]), pictures=(picture,), proposals=(box,))
+    prepared = prepare_picture(picture, rules)
+    if predictor.usual_hw is not None:  # an engine that was tuned for a size may take no other
+        prepared = PreparedPicture(np.zeros((3, height, width), np.float32), height, width, 1.0, (height, width))
+    batch = replace(stack_batch([prepared], [0]), pictures=(picture,), proposals=(box,))
     with clock.measure("infer"):
         raw = predictor.infer(batch)
     with clock.measure("post"):
@@ -434,6 +520,6 @@ def main() -> None:
             return
         worker.serve(predictor)
         predictor.close()
-        line.send(Left(worker.take_samples()))
+        line.send(Left(worker.take_samples(), worker.take_spans()))
     except BaseException as error:  # the boundary of the process: the parent must hear why
         line.fail(error)

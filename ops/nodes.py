@@ -22,6 +22,8 @@ OPSET = 20
 IR_VERSION = 10
 DOMAIN = "roiline"
 DOMAIN_VERSION = 1
+PLUGIN_ATTRIBUTES = {"plugin_namespace": "roiline", "plugin_version": "1"}
+"""What nodes of our domain say to an engine that looks for a plugin of their name; others pass over it."""
 
 Attribute: TypeAlias = int | float | str | Sequence[int] | Sequence[float]
 ConstantValue: TypeAlias = NDArray[np.generic] | np.generic | float | int | Sequence[int] | Sequence[float]

@@ -8,7 +8,7 @@ kernels of its own reads the node and ignores the body.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,9 +16,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from roiline.ops.nodes import Attribute
+from roiline.ops.kernels import Kernel
+from roiline.ops.nodes import Attribute, NodeWriter
 
 Arrays: TypeAlias = tuple[NDArray[Any], ...]
+Lowering: TypeAlias = Callable[[NodeWriter, Sequence[str], Mapping[str, Any]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,9 @@ class Operator:
     `attributes` maps every attribute to its default (None: it must be given). `inputs` name the tensors (a name that ends in `...`
     stands for one tensor a level, one that ends in `?` may be left out at the end), `outputs` map names to element type and rank.
     `reference(*arrays, **attributes)` returns the outputs; `function(input_count, attributes)` returns the function body.
+
+    `lower(writer, inputs, attributes)` writes the nodes that take the operator's place in an engine with kernels (nodes of `kernels`, and
+    standard ones) and returns their results in the order of `outputs`, padded to fixed sizes where the operator's own are data-dependent.
     """
 
     name: str
@@ -36,6 +41,8 @@ class Operator:
     attributes: Mapping[str, Attribute | None]
     reference: Callable[..., Arrays]
     function: Callable[[int, Mapping[str, Any]], onnx.FunctionProto]
+    kernels: tuple[Kernel, ...] = ()
+    lower: Lowering | None = None
 
     def complete(self, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
         """Returns all attributes with defaults filled in.

@@ -16,7 +16,7 @@ from roiline.core.errors import DataError
 from roiline.core.pickles import read_pickle
 from roiline.core.structures import Proposals, RoidbEntry
 from roiline.infer.manifest import RUN_FILE, Manifest, read_manifest
-from roiline.infer.proposal_files import is_proposal_content, match_entries, proposal_file_from_pickle
+from roiline.infer.proposal_files import is_proposal_content, proposal_file_from_pickle
 from roiline.infer.roidb import Dataset
 from roiline.report.coco_results import read_coco_results
 from roiline.report.pickled_results import read_pickled_results
@@ -24,7 +24,9 @@ from roiline.report.result_columns import ProposalResults, Results
 
 _COCO_NAMES = ("bbox_results.json", "segmentations_results.json", "keypoints_results.json")
 _DETECTION_NAMES = ("detections.pkl", "detection_range_*.pkl")
-_PROPOSAL_NAMES = ("rpn_proposals.pkl", "rpn_proposals_range_*.pkl")
+_PROPOSAL_NAMES = tuple(
+    f"{stem}{end}" for stem in ("rpn_proposals", "box_proposals", "proposals") for end in (".pkl", "_range_*.pkl")
+)
 _RANGE = re.compile(r"_range_(\d+)_(\d+)\.pkl$")
 _NAMED = 5
 
@@ -184,7 +186,12 @@ def _covered_entries(path: Path, dataset: Dataset) -> tuple[RoidbEntry, ...]:
 
 def _proposals_from_pickle(content: object, path: Path, entries: tuple[RoidbEntry, ...]) -> ProposalResults:
     file = proposal_file_from_pickle(content, path)
-    positions = match_entries(file.ids, entries, path)
+    positions = file.match(entries)
     return ProposalResults(
-        path, entries, tuple(Proposals(file.ids[at], file.boxes[at], file.scores[at]) for at in positions)
+        path,
+        entries,
+        tuple(
+            Proposals(entry.image_id, file.boxes[at], file.scores[at])
+            for entry, at in zip(entries, positions, strict=True)
+        ),
     )

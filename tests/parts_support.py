@@ -16,19 +16,23 @@ from roiline.core.rle import encode_mask
 from roiline.core.spec import KeypointRules, MaskRules
 from roiline.core.structures import Detections, Float32, ImageBatch
 from roiline.infer.model import open_predictor
+from roiline.infer.predictor import Predictor
 
 PARTS: dict[str, Any] = {"masks": MaskRules(28, 0.5), "keypoints": KeypointRules(3, 0, "logit", False)}
 """What a specification says of them."""
 
 
-class _WithParts:
+class _WithParts(Predictor):
     needs_pictures = False
     needs_proposals = False
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.spec = inner.spec
-        self.description: Mapping[str, str] = inner.description
+
+    @property
+    def description(self) -> Mapping[str, str]:
+        return self._inner.description
 
     def infer(self, batch: ImageBatch) -> Any:
         return self._inner.infer(batch)

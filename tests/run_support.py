@@ -5,6 +5,7 @@ Workers import this module too, by the name that `RunRequest.predictor` gives.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -24,6 +25,7 @@ from roiline.core.errors import EngineError, ModelError
 from roiline.core.spec import METADATA_KEY, Conventions, DetectionRules, ImageRules, ModelSpec, Source
 from roiline.engines.protocol import Device
 from roiline.infer.model import open_predictor
+from roiline.infer.predictor import Predictor
 from roiline.infer.request import DataSource, RunRequest, Slot
 
 SHAPES = ((40, 60), (60, 40), (48, 48))
@@ -104,7 +106,7 @@ def result_bytes(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in names}
 
 
-class _Wrapped:
+class _Wrapped(Predictor):
     """Passes everything on to a real predictor; subclasses do harm before."""
 
     def __init__(self, inner: Any, model: Path) -> None:
@@ -113,8 +115,11 @@ class _Wrapped:
         self.spec = inner.spec
         self.needs_pictures = inner.needs_pictures
         self.needs_proposals = inner.needs_proposals
-        self.description: Mapping[str, str] = inner.description
         self._warm = False
+
+    @property
+    def description(self) -> Mapping[str, str]:
+        return self._inner.description
 
     def infer(self, batch: Any) -> Any:
         if self._warm:
@@ -193,6 +198,59 @@ def open_dies_always(model: Path, *args: Any, **options: Any) -> Any:
 
 def open_gated(model: Path, *args: Any, **options: Any) -> Any:
     return _Gated(open_predictor(model, *args, **options), model)
+
+
+class _HangsOnImage(_Wrapped):
+    """Sits in a C function that holds the interpreter's lock, as a decoder with a bug does: no thread of the worker runs any more."""
+
+    def harm(self, ids: tuple[int, ...]) -> None:
+        if 22 in ids:
+            ctypes.PyDLL(None).sleep(3600)
+
+
+class _StopsOnImage(_Wrapped):
+    def harm(self, ids: tuple[int, ...]) -> None:
+        if 22 in ids:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def open_hangs_on_image(model: Path, *args: Any, **options: Any) -> Any:
+    return _HangsOnImage(open_predictor(model, *args, **options), model)
+
+
+def open_stops_on_image(model: Path, *args: Any, **options: Any) -> Any:
+    return _StopsOnImage(open_predictor(model, *args, **options), model)
+
+
+class _Pipelined(_Wrapped):
+    """Takes a second batch before the first is waited for, and answers only then; notes how many were in flight at most."""
+
+    def __init__(self, inner: Any, model: Path) -> None:
+        super().__init__(inner, model)
+        self._begun: list[Any] = []
+
+    @property
+    def depth(self) -> int:
+        return 2
+
+    def begin(self, batch: Any) -> Any:
+        self._begun.append(batch)
+        assert len(self._begun) <= self.depth
+        if len(self._begun) == self.depth:
+            self._model.with_name("two-in-flight").touch()
+        return batch
+
+    def wait(self, pending: Any) -> Any:
+        assert self._begun.pop(0) is pending
+        return self.infer(pending)
+
+    def harm(self, ids: tuple[int, ...]) -> None:
+        if 22 in ids and self._model.with_name("kill").exists():
+            _kill_self()
+
+
+def open_pipelined(model: Path, *args: Any, **options: Any) -> Any:
+    return _Pipelined(open_predictor(model, *args, **options), model)
 
 
 def open_refuses(model: Path, *args: Any, **options: Any) -> Any:

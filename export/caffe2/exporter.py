@@ -15,7 +15,7 @@ from onnx import helper
 
 from roiline.core.errors import ExportError, UsageError
 from roiline.core.files import check_output
-from roiline.core.spec import Conventions, ModelSpec, Source, Task
+from roiline.core.spec import Conventions, ModelSpec, Precision, Source, Task
 from roiline.export.caffe2.catalogue import refuse_unknown, translate_operators
 from roiline.export.caffe2.datasets import DatasetSeams, write_dataset_seams
 from roiline.export.caffe2.fillers import FILLERS, Array, fill_blobs
@@ -27,6 +27,7 @@ from roiline.export.detectron.config import DetectronConfig, load_config
 from roiline.export.detectron.source import image_rules_from_config
 from roiline.export.graph import GraphWriter, Shape
 from roiline.export.model_writer import ExportReport, write_model
+from roiline.export.precision import Calibration, check_precision, convert_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,14 @@ def export_caffe2(
     cfg: Path | None = None,
     overrides: Sequence[tuple[str, str]] = (),
     class_names: Sequence[str] | None = None,
+    precision: Precision = "fp32",
+    calibration: Calibration | None = None,
 ) -> Caffe2Report:
     """Exports a NetDef pair; inputs and outputs of the model are the net's own.
 
     With `cfg` (a Detectron configuration, for means, scale and padding) the model also runs over datasets, a picture a call.
+
+    `precision` is that of the trunk's layers; int8 needs `calibration`, and fp16 is compared with fp32 by it where it is given.
 
     Raises:
         ModelError: a file cannot be read or is no NetDef.
@@ -57,11 +62,14 @@ def export_caffe2(
         ConfigError: the configuration is wrong.
         UsageError: class names or settings without a configuration, or a net that cannot run over datasets with one;
             or `out` is one of the inputs.
+        DataError: the calibration pictures cannot be used.
+        EngineError: ONNX Runtime, which calibration needs, is not installed.
         OutputError: the model cannot be written.
     """
+    check_precision(precision, calibration)
     check_output(out, [path for path in (net, init, cfg) if path is not None])
-    if cfg is None and (class_names is not None or overrides):
-        raise UsageError("class names and settings belong to runs over datasets: give --cfg with them")
+    if cfg is None and (class_names is not None or overrides or calibration is not None):
+        raise UsageError("class names, settings and calibration belong to runs over datasets: give --cfg with them")
     config = None if cfg is None else load_config(cfg, overrides)
     definition, _ = read_net(net)
     filling, init_bytes = read_net(init)
@@ -76,14 +84,19 @@ def export_caffe2(
     spec = replace(spec, seams={"images": _names(inputs), **seams.seams, "outputs": _names(outputs)})
     model = translation.graph.finish(spec, translation.fills, inputs, outputs)
     _check_names(model, str(net))
-    write_model(model, out)
+    converted = convert_model(model, spec, precision, calibration)
+    write_model(converted.model, out)
     return Caffe2Report(
         path=out,
-        spec=spec,
+        spec=converted.spec,
         inputs=_names(inputs),
         outputs=_names(outputs),
-        warnings=_list_warnings(translation, _names(inputs), config, seams.num_classes),
+        warnings=(
+            *_list_warnings(translation, _names(inputs), config, seams.num_classes),
+            *converted.verdict.warnings,
+        ),
         leftovers=tuple(f"not used: {name}" for name in translation.unused_fills),
+        notes=converted.verdict.notes,
     )
 
 

@@ -162,7 +162,7 @@ def _read_argument(message: memoryview) -> Argument:
             case 2:
                 number = float(_floats(entry)[0])
             case 3:
-                (integer,) = _integers(entry)
+                integer = _integer(entry)
             case 4:
                 text = bytes(_message(entry))
             case 5:
@@ -185,6 +185,12 @@ def _message(entry: Field) -> memoryview:
     if entry.wire != BYTES:
         raise ProtobufError(f"field {entry.number} has wire type {entry.wire} where bytes are expected")
     return entry.data
+
+
+def _integer(entry: Field) -> int:
+    if entry.wire != VARINT:
+        raise ProtobufError(f"field {entry.number} has wire type {entry.wire} where one integer is expected")
+    return signed(entry.value)
 
 
 def _integers(entry: Field) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from roiline.core.errors import UsageError
 from roiline.core.files import check_output
-from roiline.core.spec import ModelSpec, Source, Task
+from roiline.core.spec import ModelSpec, Precision, Source, Task
 from roiline.export.architecture import Architecture
 from roiline.export.class_names import name_classes
 from roiline.export.detectron.blobs import CheckReport, check_blobs, raise_if_bad, resolve_name
@@ -23,6 +23,7 @@ from roiline.export.detectron.track_rules import track_rules_from_config
 from roiline.export.detectron.weights import DetectronWeights, read_weights
 from roiline.export.model_writer import ExportReport, write_model
 from roiline.export.networks import Network, write_network
+from roiline.export.precision import Calibration, check_precision, convert_model
 
 
 def export_detectron(
@@ -34,17 +35,24 @@ def export_detectron(
     task: Task | None = None,
     class_names: Sequence[str] | None = None,
     taps: Sequence[str] = (),
+    precision: Precision = "fp32",
+    calibration: Calibration | None = None,
 ) -> ExportReport:
     """Exports a Detectron model; `task` proposals leaves the heads out, None takes all that the configuration has.
 
     `taps` name blobs that become outputs too, after the others.
 
+    `precision` is that of the trunk's layers; int8 needs `calibration`, and fp16 is compared with fp32 by it where it is given.
+
     Raises:
         ConfigError: the configuration is wrong, or asks for what cannot be exported.
         WeightError: the weights cannot be read or do not fit; all faults are listed.
         UsageError: the class names do not fit the model, it cannot do the task, a tap is no blob of it, or `out` is one of the inputs.
+        DataError: the calibration pictures cannot be used.
+        EngineError: ONNX Runtime, which calibration needs, is not installed.
         OutputError: the model cannot be written.
     """
+    check_precision(precision, calibration)
     check_output(out, (cfg, weights))
     stored = read_weights(weights)
     config = load_config(cfg, overrides, cfg_in_weights=stored.cfg_text)
@@ -53,16 +61,18 @@ def export_detectron(
     raise_if_bad(check, stored.source)
     spec = _write_spec(config, stored, architecture, network, class_names)
     model = network.graph.finish(spec, stored.blobs, network.inputs, network.outputs)
-    write_model(model, out)
+    converted = convert_model(model, spec, precision, calibration)
+    write_model(converted.model, out)
     differences = () if stored.cfg_text is None else list_differences(config, stored.cfg_text)
     return ExportReport(
         path=out,
-        spec=spec,
-        warnings=(*config.warnings, *stored.notes, *differences),
+        spec=converted.spec,
+        warnings=(*config.warnings, *stored.notes, *differences, *converted.verdict.warnings),
         leftovers=(
             *(f"not used: {name} ({part})" for name, part in check.known),
             *(f"not used and of no known part: {name}" for name in check.unknown),
         ),
+        notes=converted.verdict.notes,
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from roiline.core.errors import UsageError
 from roiline.core.files import check_output
-from roiline.core.spec import ModelSpec, Source, Task
+from roiline.core.spec import ModelSpec, Precision, Source, Task
 from roiline.core.structures import Float32
 from roiline.export.architecture import Architecture
 from roiline.export.class_names import name_classes
@@ -30,6 +30,7 @@ from roiline.export.detectron2.source import (
 from roiline.export.detectron2.weights import Parameters, match_endings, read_parameters
 from roiline.export.model_writer import ExportReport, write_model
 from roiline.export.networks import Network, write_network
+from roiline.export.precision import Calibration, check_precision, convert_model
 
 
 def export_detectron2(
@@ -41,17 +42,24 @@ def export_detectron2(
     task: Task | None = None,
     class_names: Sequence[str] | None = None,
     taps: Sequence[str] = (),
+    precision: Precision = "fp32",
+    calibration: Calibration | None = None,
 ) -> ExportReport:
     """Exports a detectron2 model; `task` proposals leaves the heads out, None takes all that the configuration has.
 
     `taps` name blobs that become outputs too, after the others.
 
+    `precision` is that of the trunk's layers; int8 needs `calibration`, and fp16 is compared with fp32 by it where it is given.
+
     Raises:
         ConfigError: the configuration is wrong, or asks for what cannot be exported.
         WeightError: the checkpoint cannot be read or does not fit; all faults are listed.
         UsageError: the class names do not fit the model, it cannot do the task, or a tap is no blob of it, or `out` is one of the inputs.
+        DataError: the calibration pictures cannot be used.
+        EngineError: ONNX Runtime, which calibration needs, is not installed.
         OutputError: the model cannot be written.
     """
+    check_precision(precision, calibration)
     check_output(out, (cfg, weights))
     config = load_config(cfg, overrides)
     source = _read_source(config, task)
@@ -76,8 +84,11 @@ def export_detectron2(
         masks=mask_rules_from_architecture(architecture),
         keypoints=keypoint_rules_from_architecture(architecture),
     )
-    write_model(network.graph.finish(spec, fitted.blobs, network.inputs, network.outputs), out)
-    return ExportReport(out, spec, (*config.warnings, *stored.notes), fitted.leftovers)
+    model = network.graph.finish(spec, fitted.blobs, network.inputs, network.outputs)
+    converted = convert_model(model, spec, precision, calibration)
+    write_model(converted.model, out)
+    warnings = (*config.warnings, *stored.notes, *converted.verdict.warnings)
+    return ExportReport(out, converted.spec, warnings, fitted.leftovers, notes=converted.verdict.notes)
 
 
 @dataclass(frozen=True, slots=True)

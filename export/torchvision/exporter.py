@@ -9,13 +9,14 @@ import numpy as np
 
 from roiline.core.errors import UsageError, WeightError
 from roiline.core.files import check_output
-from roiline.core.spec import ModelSpec, Source, Task
+from roiline.core.spec import ModelSpec, Precision, Source, Task
 from roiline.export.architecture import Architecture, outputs_of_head
 from roiline.export.checkpoints import Checkpoint, read_checkpoint
 from roiline.export.class_names import name_classes
 from roiline.export.graph import Shape
 from roiline.export.model_writer import ExportReport, write_model
 from roiline.export.networks import Network, write_network
+from roiline.export.precision import Calibration, check_precision, convert_model
 from roiline.export.torchvision.options import Options, load_options
 from roiline.export.torchvision.source import (
     TorchvisionSource,
@@ -36,19 +37,26 @@ def export_torchvision(
     task: Task | None = None,
     class_names: Sequence[str] | None = None,
     taps: Sequence[str] = (),
+    precision: Precision = "fp32",
+    calibration: Calibration | None = None,
 ) -> ExportReport:
     """Exports a torchvision model by the name of its constructor; `cfg` holds arguments that differ from its defaults.
 
     `num_classes` counts the background, as torchvision does. `task` proposals leaves the heads out. `taps` name blobs that become
     outputs too, after the others.
 
+    `precision` is that of the trunk's layers; int8 needs `calibration`, and fp16 is compared with fp32 by it where it is given.
+
     Raises:
         UsageError: the model is not known, cannot do the task, its class names do not fit, or `out` is one of the inputs.
         ConfigError: an argument is unknown, of another kind, or does not fit the weights.
         WeightError: the weights cannot be read or are of another network.
         ExportError: the network is one that cannot be expressed.
+        DataError: the calibration pictures cannot be used.
+        EngineError: ONNX Runtime, which calibration needs, is not installed.
         OutputError: the model cannot be written.
     """
+    check_precision(precision, calibration)
     check_output(out, [path for path in (cfg, weights) if path is not None])
     options = load_options(arch, cfg, num_classes=num_classes)
     if task == "classification" or (task == "proposals" and options.model.one_stage):
@@ -72,8 +80,11 @@ def export_torchvision(
         keypoints=keypoint_rules_from_architecture(architecture),
         labels_are_category_ids=True,
     )
-    write_model(network.graph.finish(spec, source.state.blobs, network.inputs, network.outputs), out)
-    return ExportReport(out, spec, source.notes, ())
+    model = network.graph.finish(spec, source.state.blobs, network.inputs, network.outputs)
+    converted = convert_model(model, spec, precision, calibration)
+    write_model(converted.model, out)
+    warnings = (*source.notes, *converted.verdict.warnings)
+    return ExportReport(out, converted.spec, warnings, (), notes=converted.verdict.notes)
 
 
 def fit_checkpoint(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from roiline.ops.bbox_transform.function import write_bbox_transform
+from roiline.ops.bbox_transform.kernel import COUNT_ROIS, TRANSFORM_BOXES, lower_bbox_transform
 from roiline.ops.bbox_transform.reference import bbox_transform
 from roiline.ops.operator import Operator
 
@@ -31,4 +32,6 @@ BBOX_TRANSFORM = Operator(
     },
     reference=bbox_transform,
     function=write_bbox_transform,
+    kernels=(TRANSFORM_BOXES, COUNT_ROIS),
+    lower=lower_bbox_transform,
 )

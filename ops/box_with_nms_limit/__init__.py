@@ -16,6 +16,7 @@ limit the lower class first. `soft_nms` is "", "linear" or "gaussian"; it exists
 from __future__ import annotations
 
 from roiline.ops.box_with_nms_limit.function import write_box_with_nms_limit
+from roiline.ops.box_with_nms_limit.lowering import LIMIT_KERNELS, lower_box_with_nms_limit
 from roiline.ops.box_with_nms_limit.reference import box_with_nms_limit
 from roiline.ops.operator import Operator
 
@@ -44,4 +45,6 @@ BOX_WITH_NMS_LIMIT = Operator(
     },
     reference=box_with_nms_limit,
     function=write_box_with_nms_limit,
+    kernels=LIMIT_KERNELS,
+    lower=lower_box_with_nms_limit,
 )

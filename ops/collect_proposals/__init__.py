@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from roiline.core.structures import Float32, Int64
+from roiline.ops.collect_proposals.lowering import COLLECT_KERNELS, lower_collect_proposals
 from roiline.ops.nodes import FunctionWriter
 from roiline.ops.operator import Operator
 from roiline.ops.suppression import pad_rows, write_longest
@@ -61,4 +62,6 @@ COLLECT_PROPOSALS = Operator(
     attributes={"post_nms_top_n": None},
     reference=collect_proposals,
     function=write_collect_proposals,
+    kernels=COLLECT_KERNELS,
+    lower=lower_collect_proposals,
 )

@@ -19,6 +19,7 @@ Source: Detectron's `im_detect_bbox` and `box_results_with_nms_and_limit`; torch
 from __future__ import annotations
 
 from roiline.ops.detection_output.function import write_detection_output
+from roiline.ops.detection_output.lowering import DETECTION_KERNELS, lower_detection_output
 from roiline.ops.detection_output.reference import (
     box_results,
     decode_detections,
@@ -52,6 +53,8 @@ DETECTION_OUTPUT = Operator(
     },
     reference=detection_output,
     function=write_detection_output,
+    kernels=DETECTION_KERNELS,
+    lower=lower_detection_output,
 )
 
 __all__ = [

@@ -18,6 +18,7 @@ than `score_thresh` or has a side shorter than `min_side` network pixels (torchv
 from __future__ import annotations
 
 from roiline.ops.generate_proposals.function import write_generate_proposals
+from roiline.ops.generate_proposals.lowering import GENERATE_KERNELS, lower_generate_proposals
 from roiline.ops.generate_proposals.reference import generate_proposals
 from roiline.ops.operator import Operator
 
@@ -42,4 +43,6 @@ GENERATE_PROPOSALS = Operator(
     },
     reference=generate_proposals,
     function=write_generate_proposals,
+    kernels=GENERATE_KERNELS,
+    lower=lower_generate_proposals,
 )

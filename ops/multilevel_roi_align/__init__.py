@@ -14,6 +14,7 @@ are not shifted, or by half a pixel with `half_pixel`. Only then can a bin be em
 from __future__ import annotations
 
 from roiline.ops.multilevel_roi_align.function import write_by_level, write_multilevel_roi_align
+from roiline.ops.multilevel_roi_align.kernel import ALIGN_ROIS, lower_multilevel_roi_align
 from roiline.ops.multilevel_roi_align.reference import (
     align_rois,
     assign_levels,
@@ -41,6 +42,8 @@ MULTILEVEL_ROI_ALIGN = Operator(
     },
     reference=multilevel_roi_align,
     function=write_multilevel_roi_align,
+    kernels=(ALIGN_ROIS,),
+    lower=lower_multilevel_roi_align,
 )
 
 __all__ = ["MULTILEVEL_ROI_ALIGN", "align_rois", "assign_levels", "pool_by_level", "write_by_level"]

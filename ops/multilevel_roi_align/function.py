@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
-from roiline.ops.multilevel_roi_align.reference import level_of_ratio
+from roiline.ops.multilevel_roi_align.levels import least_ratios
 from roiline.ops.nodes import FunctionWriter
 
 PoolWriter: TypeAlias = Callable[[str, str, float], str]
@@ -53,22 +53,13 @@ def _assign(w: FunctionWriter, maps: int, attributes: Mapping[str, Any]) -> str:
         sides = w.op("Add", sides, w.scalar(attributes["size_offset"]))
     area = w.op("Max", w.op("Mul", w.columns(sides, 0, 1), w.columns(sides, 1, 2)), w.scalar(0.0))
     ratio = w.op("Div", w.op("Sqrt", area), w.scalar(attributes["canonical_scale"]))
-    on_level = attributes.get("epsilon_on_level", 0)  # an attribute of RoIAlign alone
-    epsilon = attributes.get("level_epsilon", 1e-6)  # not one of every operator that chooses levels
-    if not on_level:
-        ratio = w.op("Add", ratio, w.scalar(epsilon))
-    first, canonical = attributes["min_level"], attributes["canonical_level"]
-    reached = [_least_ratio(first + index, canonical, epsilon if on_level else 0.0) for index in range(1, maps)]
+    if not attributes.get("epsilon_on_level", 0):  # an attribute of RoIAlign alone
+        ratio = w.op(
+            "Add", ratio, w.scalar(attributes.get("level_epsilon", 1e-6))
+        )  # not one of every operator that chooses levels
+    reached = least_ratios(maps, attributes)[1:]
     over = w.cast(w.op("GreaterOrEqual", ratio, w.constant(np.asarray(reached, np.float32))), np.int64)
     return w.op("ReduceSum", over, w.ints(1), keepdims=0)
-
-
-def _least_ratio(level: int, canonical_level: int, epsilon: float) -> np.float32:
-    """Returns the smallest ratio that has at least this level: 2^n, or a few floats less where the reference's sum rounds up to it."""
-    ratio = np.float32(2.0 ** (level - canonical_level))
-    while level_of_ratio(np.nextafter(ratio, np.float32(0)), canonical_level, epsilon=epsilon) >= level:
-        ratio = np.nextafter(ratio, np.float32(0))
-    return ratio
 
 
 def _align(w: FunctionWriter, attributes: Mapping[str, Any], rois: str, feature: str, scale: float) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from roiline.ops.operator import Operator
 from roiline.ops.ps_roi_pool.function import write_multilevel_ps_roi_pool
+from roiline.ops.ps_roi_pool.kernel import POOL_GRIDS, lower_multilevel_ps_roi_pool
 from roiline.ops.ps_roi_pool.reference import multilevel_ps_roi_pool
 
 MULTILEVEL_PS_ROI_POOL = Operator(
@@ -30,6 +31,8 @@ MULTILEVEL_PS_ROI_POOL = Operator(
     },
     reference=multilevel_ps_roi_pool,
     function=write_multilevel_ps_roi_pool,
+    kernels=(POOL_GRIDS,),
+    lower=lower_multilevel_ps_roi_pool,
 )
 
 __all__ = ["MULTILEVEL_PS_ROI_POOL"]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from roiline.ops.operator import Operator
 from roiline.ops.retinanet_candidates.function import write_retinanet_candidates
+from roiline.ops.retinanet_candidates.lowering import CANDIDATE_KERNELS, lower_retinanet_candidates
 from roiline.ops.retinanet_candidates.reference import retinanet_candidates
 
 RETINANET_CANDIDATES = Operator(
@@ -40,4 +41,6 @@ RETINANET_CANDIDATES = Operator(
     },
     reference=retinanet_candidates,
     function=write_retinanet_candidates,
+    kernels=CANDIDATE_KERNELS,
+    lower=lower_retinanet_candidates,
 )

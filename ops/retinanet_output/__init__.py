@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from roiline.ops.operator import Operator
 from roiline.ops.retinanet_output.function import write_retinanet_output
+from roiline.ops.retinanet_output.lowering import OUTPUT_KERNELS, lower_retinanet_output
 from roiline.ops.retinanet_output.reference import retinanet_output, retinanet_results
 
 RETINANET_OUTPUT = Operator(
@@ -39,6 +40,8 @@ RETINANET_OUTPUT = Operator(
     },
     reference=retinanet_output,
     function=write_retinanet_output,
+    kernels=OUTPUT_KERNELS,
+    lower=lower_retinanet_output,
 )
 
 __all__ = ["RETINANET_OUTPUT", "retinanet_results"]

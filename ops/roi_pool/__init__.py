@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from roiline.ops.operator import Operator
 from roiline.ops.roi_pool.function import write_multilevel_roi_pool
+from roiline.ops.roi_pool.kernel import POOL_ROIS, lower_multilevel_roi_pool
 from roiline.ops.roi_pool.reference import multilevel_roi_pool, round_half_away
 
 MULTILEVEL_ROI_POOL = Operator(
@@ -30,6 +31,8 @@ MULTILEVEL_ROI_POOL = Operator(
     },
     reference=multilevel_roi_pool,
     function=write_multilevel_roi_pool,
+    kernels=(POOL_ROIS,),
+    lower=lower_multilevel_roi_pool,
 )
 
 __all__ = ["MULTILEVEL_ROI_POOL", "round_half_away"]

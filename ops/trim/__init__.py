@@ -6,14 +6,15 @@ Heads that run on these rows do not pay for padding, and padding never reaches a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
 from roiline.core.structures import Float32, Int64
-from roiline.ops.nodes import FunctionWriter
+from roiline.ops.kernels import Kernel, KernelInput, KernelOutput, write_kernel
+from roiline.ops.nodes import FunctionWriter, NodeWriter
 from roiline.ops.operator import Operator
 
 
@@ -33,6 +34,22 @@ def write_trim(_inputs: int, _attributes: Mapping[str, Any]) -> onnx.FunctionPro
     return w.finish("Trim", ("boxes", "count"), ("rois",))
 
 
+PAD_ROWS = Kernel(
+    name="PadRows",
+    source="trim/trim.cuh",
+    function="pad_row",
+    inputs={"boxes": KernelInput(("float32",), 3), "count": KernelInput(("int64",), 1)},
+    outputs={"rois": KernelOutput("float32", lambda node: (node.dim("boxes", 0) * node.dim("boxes", 1), 5))},
+    items=lambda node: node.dim("boxes", 0) * node.dim("boxes", 1) * 5,
+    arguments=lambda node: {"slots": node.dim("boxes", 1)},
+)
+
+
+def lower_trim(w: NodeWriter, inputs: Sequence[str], _attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Writes rois (N * R, 5) with all rows: those after an image's count have image index -1, which every later kernel passes over."""
+    return write_kernel(w, PAD_ROWS, *inputs, attributes={})
+
+
 TRIM = Operator(
     name="Trim",
     inputs=("boxes", "count"),
@@ -40,4 +57,6 @@ TRIM = Operator(
     attributes={},
     reference=trim_rows,
     function=write_trim,
+    kernels=(PAD_ROWS,),
+    lower=lower_trim,
 )

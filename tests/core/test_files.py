@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import platform
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from roiline.core.files import (
     FolderLock,
     check_output,
     durable_file,
+    lock_holder,
     make_folder,
     open_input,
     read_input,
@@ -86,9 +90,64 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     with FolderLock(tmp_path):
         with pytest.raises(UsageError, match=f"another run .process {os.getpid()}."), FolderLock(tmp_path):
             pass
-        assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+        assert (tmp_path / ".lock").read_text() == f"{os.getpid()} {platform.node()}\n"
+        assert lock_holder(tmp_path) == f"process {os.getpid()}"
+    assert lock_holder(tmp_path) is None
     with FolderLock(tmp_path):
         pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_holder_on_another_machine_is_named_with_it(tmp_path: Path) -> None:
+    with FolderLock(tmp_path):
+        (tmp_path / ".lock").write_text("4711 far-away\n")
+        assert lock_holder(tmp_path) == "process 4711 on far-away"
+        with pytest.raises(UsageError, match=r"another run \(process 4711 on far-away\)"), FolderLock(tmp_path):
+            pass
+
+
+def test_a_lock_takes_away_what_it_made_and_nothing_else(tmp_path: Path) -> None:
+    with FolderLock(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b" / ".lock").exists()
+    assert list(tmp_path.iterdir()) == []
+    with FolderLock(tmp_path / "a" / "b"):
+        (tmp_path / "a" / "mine").touch()
+    assert list((tmp_path / "a").iterdir()) == [tmp_path / "a" / "mine"]
+    (tmp_path / "empty").mkdir()
+    with FolderLock(tmp_path / "empty"):
+        pass
+    assert (tmp_path / "empty").is_dir()
+
+
+def test_a_lock_that_its_holder_removes_meanwhile_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = FolderLock(tmp_path)
+    held.__enter__()
+    flock = fcntl.flock
+
+    def leave_first(*args: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        held.__exit__(None, None, None)  # after the file was opened, before it is held
+        flock(*args)
+
+    monkeypatch.setattr(fcntl, "flock", leave_first)
+    with FolderLock(tmp_path), pytest.raises(UsageError), FolderLock(tmp_path):
+        pass
+
+
+def test_a_look_at_a_lock_does_not_refuse_a_run(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        threading.Timer(0.05, lambda: fcntl.flock(stream, fcntl.LOCK_UN)).start()
+        with FolderLock(tmp_path):
+            pass
+
+
+def test_folders_without_a_lock_have_no_holder(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("4711 here\n")
+    assert lock_holder(tmp_path) is None
+    assert lock_holder(tmp_path / "absent") is None
 
 
 def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
@@ -258,3 +317,15 @@ def test_writers_that_clean_up_do_not_take_each_others_files(tmp_path: Path) -> 
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(number)]) for number in range(3)]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     assert len(list(tmp_path.iterdir())) == 180
+
+
+def test_a_large_limit_takes_no_memory_for_a_small_file(tmp_path):
+    path = tmp_path / "small"
+    path.write_bytes(b"abc")
+    code = (
+        "import resource, sys; from roiline.core.files import read_input\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "print(read_input(sys.argv[1], limit=1 << 31))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "b'abc'"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from run_support import make_request, result_bytes, write_model, write_pictures
 
 from roiline.core.errors import DataError, UsageError
+from roiline.core.files import FolderLock
 from roiline.infer.outputs import choose_formats, merge_outputs
 from roiline.infer.run import run_dataset
 from roiline.infer.status import describe_status, read_status
@@ -107,9 +109,18 @@ def test_status_reads_what_is_on_the_disk(root: Path, tmp_path: Path) -> None:
     assert (part.done, part.left) == (IMAGES - 4, 4)
     assert part.images_per_s is not None
     assert part.eta_s == pytest.approx(4 / part.images_per_s)
-    assert "ETA" in describe_status([part])
-    (tmp_path / "out" / "run.json").write_text(json.dumps({**plain, "finished": False, "started_at": 9e9}))
-    assert "nothing written yet" in describe_status(read_status(tmp_path / "out"))
+    assert describe_status([part]).endswith("; no process works on it, the same command again goes on from here")
+    with FolderLock(tmp_path / "out"):
+        (part,) = read_status(tmp_path / "out")
+        assert part.holder == f"process {os.getpid()}"
+        assert f"; process {os.getpid()} works on it, " in describe_status([part])
+        assert describe_status([part]).endswith(f"{part.images_per_s:.2f} images/s, ETA 0:00:00")
+        (tmp_path / "out" / "run.json").write_text(json.dumps({**plain, "finished": False, "started_at": 9e9}))
+        assert "nothing written yet" in describe_status(read_status(tmp_path / "out"))
+    (tmp_path / "out" / "run.json").write_text(json.dumps({**plain, "finished": True}))
+    assert "finished" not in describe_status(
+        read_status(tmp_path / "out")
+    )  # a shard is missing, whatever run.json says
     assert run_dataset(replace(request, slots=request.slots * 2), progress=False).failed == 1
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
 from io import BytesIO
@@ -53,7 +54,7 @@ def decoded_size(data: bytes, exif: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("exif", ["apply", "ignore"])
-@pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".bmp", ".webp", ".tiff"])
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".bmp", ".webp", ".tiff", ".ppm", ".pam", ".jp2", ".avif"])
 def test_size_is_that_of_the_decoder(suffix, exif):
     data = encode(suffix)
     header = read_header(BytesIO(data))
@@ -123,3 +124,30 @@ def test_every_cut_is_an_error_or_a_size_and_nothing_else(suffix):
 @pytest.mark.parametrize("data", [b"", b"hello", b"RIFF0000AVI ", bytes(64)])
 def test_other_bytes_have_no_header(data):
     assert read_header(BytesIO(data)) is None
+
+
+def test_netpbm_headers_may_have_comments():
+    for text in (b"P5 # made by hand\n70\n# 40 lines\n40 255 ", b"P2\n70 40\n255\n1 2", b"P4\t70 40\n"):
+        header = read_header(BytesIO(text))
+        assert (header.format, header.height, header.width) == ("Netpbm", 40, 70)
+    for text in (b"P5\n70\n", b"P7\nWIDTH 70\nENDHDR\n", b"P6 a b 255\n"):
+        with pytest.raises(HeaderError, match="no size"):
+            read_header(BytesIO(text))
+
+
+def test_a_bare_codestream_of_jpeg_2000():
+    data = encode(".jp2")
+    header = read_header(BytesIO(data[data.index(b"\xff\x4f\xff\x51") :]))
+    assert (header.height, header.width) == (40, 70)
+
+
+@pytest.mark.parametrize("suffix", [".jp2", ".avif"])
+def test_boxes_that_are_damaged_are_said_and_never_looped_over(suffix):
+    data = encode(suffix)
+    for cut in range(12, 120):
+        with contextlib.suppress(HeaderError):
+            read_header(BytesIO(data[:cut]))
+    start = 12 if suffix == ".jp2" else int.from_bytes(data[:4], "big")
+    for size in (0, 1, 2, 7, 8, 1 << 31):
+        with pytest.raises(HeaderError):
+            read_header(BytesIO(data[:start] + struct.pack(">I4s", size, b"free") + bytes(30)))

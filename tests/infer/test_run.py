@@ -55,7 +55,7 @@ def test_results_hold_every_image_in_ascending_order(root: Path, reference: dict
     assert (
         sum(map(len, by_class)) == len(rows) == sum(len(cell) for images in boxes["all_boxes"][1:] for cell in images)
     )
-    assert json.loads(reference["failed.json"]) == {"format_version": 1, "failed": []}
+    assert json.loads(reference["failed.json"]) == {"format_version": 1, "failed": [], "degraded": []}
 
 
 @pytest.mark.parametrize(("workers", "batch_size"), [(2, 1), (1, 4), (3, 64)])
@@ -221,6 +221,33 @@ def test_an_image_that_ends_its_worker_twice_is_set_aside_alone(
     levels = {(r.levelname, "Traceback" in r.getMessage()) for r in caplog.records if reason in r.getMessage()}
     assert ("ERROR", False) in levels  # the reason is for people, the trace for debugging
     assert {level for level, trace in levels if trace} <= {"DEBUG"}
+
+
+@pytest.mark.parametrize(("workers", "batch_size", "batch_mode"), [(1, 1, "exact"), (2, 4, "exact"), (1, 3, "padded")])
+def test_two_batches_in_flight_change_no_byte(
+    root: Path, tmp_path: Path, workers: int, batch_size: int, batch_mode: str
+) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes((root / "model.onnx").read_bytes())
+    request = make_request(root, tmp_path / "plain", model=model, batch_size=batch_size, batch_mode=batch_mode)
+    run_dataset(request, progress=False)
+    pipelined = replace(make_request(root, tmp_path / "out", workers=workers), model=model, batch_size=batch_size)
+    pipelined = replace(pipelined, batch_mode=batch_mode, predictor="run_support:open_pipelined")
+    assert run_dataset(pipelined, progress=False).exit_code == 0
+    assert model.with_name("two-in-flight").exists()
+    assert result_bytes(tmp_path / "out") == result_bytes(tmp_path / "plain")
+    stages = json.loads((tmp_path / "out" / "timing.json").read_text())["stages"]
+    assert stages["submit"]["count"] == stages["infer"]["count"] == stages["stack"]["count"]
+
+
+def test_an_image_that_kills_among_two_batches_in_flight_is_set_aside_alone(root: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes((root / "model.onnx").read_bytes())
+    model.with_name("kill").touch()
+    request = make_request(root, tmp_path / "out", model=model, batch_size=2, predictor="run_support:open_pipelined")
+    assert run_dataset(request, progress=False).failed == 1
+    (failed,) = json.loads((tmp_path / "out" / "failed.json").read_text())["failed"]
+    assert failed["image_id"] == 22
 
 
 def test_workers_that_always_die_end_the_run(root: Path, tmp_path: Path) -> None:
@@ -515,5 +542,5 @@ def test_a_worker_that_says_nothing_after_a_request_to_stop_is_named(
         assert not caplog.text
         pool._stops = 1
         pool._hint_at_silence()
-        process = pool._processes[0].popen.pid
-        assert f"still waiting for worker 0 (cpu 0, process {process}); a second Ctrl-C" in caplog.text
+        process = pool._members[0].handle.name
+        assert f"still waiting for worker 0 (cpu 0, {process}); a second Ctrl-C" in caplog.text

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from golden_cases import golden_cases
-from operator_forms import FORMS
+from operator_forms import FORMS, forms_of
 
 from roiline.ops.anchors.retinanet import generate_retinanet_anchors
 from roiline.ops.box_coding import decode_boxes
@@ -93,7 +93,7 @@ CANDIDATE_VARIATIONS = {
 def test_forms_of_candidates_agree(images, decimals, variation, capfd):
     rules = {**CANDIDATE_RULES, **CANDIDATE_VARIATIONS[variation]}
     arrays = _maps(images, images, decimals)
-    results = {form: run(RETINANET_CANDIDATES, arrays, **rules) for form, run in FORMS.items()}
+    results = {form: run(RETINANET_CANDIDATES, arrays, **rules) for form, run in forms_of(RETINANET_CANDIDATES).items()}
     assert capfd.readouterr().err == "", "the runtime warns about the function"
     for (name, (dtype, rank)), expected, got in zip(
         RETINANET_CANDIDATES.outputs.items(), results["reference"], results["function"], strict=True
@@ -147,7 +147,7 @@ OUTPUT_VARIATIONS = {
 def test_forms_of_the_output_agree_exactly(images, decimals, variation, capfd):
     rules = {**OUTPUT_RULES, **OUTPUT_VARIATIONS[variation]}
     candidates = _candidates(images, images, decimals)
-    results = {form: run(RETINANET_OUTPUT, candidates, **rules) for form, run in FORMS.items()}
+    results = {form: run(RETINANET_OUTPUT, candidates, **rules) for form, run in forms_of(RETINANET_OUTPUT).items()}
     assert capfd.readouterr().err == "", "the runtime warns about the function"
     for (name, (dtype, rank)), expected, got in zip(
         RETINANET_OUTPUT.outputs.items(), results["reference"], results["function"], strict=True

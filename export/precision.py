@@ -1,0 +1,96 @@
+"""The precision of a model file: the one place where the types of a finished fp32 model are rewritten.
+
+fp16 and bf16 are typed tensors and casts (`export.half_precision`); int8 is pairs of QuantizeLinear and DequantizeLinear
+(`export.quantization`) with ranges measured on calibration pictures (`export.activation_ranges`). Those come as prepared feeds from
+whoever can read pictures, who also judges whether the changed model still answers as the fp32 one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+import onnx
+from onnx import helper
+
+from roiline.core.errors import UsageError
+from roiline.core.spec import METADATA_KEY, ModelSpec, Precision
+from roiline.export.activation_ranges import Answers, Feeds, answer_feeds, measure_ranges
+from roiline.export.half_precision import BF16, FP16, convert_to_half
+from roiline.export.quantization import find_quantized, quantize
+
+
+class Verdict(NamedTuple):
+    """Is what there is to say of a changed model's answers: what was found, and what to look at."""
+
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Calibration(Protocol):
+    """Is pictures that show a model what it will see, and a judge of what it makes of them."""
+
+    def feeds(self, spec: ModelSpec) -> Iterable[Feeds]:
+        """Yields the inputs of one picture after the other, prepared as the specification says; the same ones every time."""
+
+    def judge(self, spec: ModelSpec, expected: Sequence[Answers], got: Sequence[Answers]) -> Verdict:
+        """Compares the answers of the fp32 model and of the changed one, picture by picture: the seam of the model's last task.
+
+        Raises:
+            ExportError: the changed model cannot stand for the fp32 one.
+            DataError: the pictures show too little to tell.
+        """
+
+
+class Converted(NamedTuple):
+    """Is a model in the precision that was asked for, its specification, and the verdict of its judge."""
+
+    model: onnx.ModelProto
+    spec: ModelSpec
+    verdict: Verdict
+
+
+def check_precision(precision: Precision, calibration: Calibration | None) -> None:
+    """Holds that a precision and calibration belong together.
+
+    Raises:
+        UsageError: int8 without calibration, or calibration for a precision that has no use for it.
+    """
+    if precision == "int8" and calibration is None:
+        raise UsageError("--precision int8 measures ranges on pictures: give a dataset with --calibrate")
+    if precision in ("fp32", "bf16") and calibration is not None:
+        why = (
+            "there is nothing to compare" if precision == "fp32" else "ONNX Runtime, which compares, runs no bf16 here"
+        )
+        raise UsageError(f"--calibrate is for --precision int8, or fp16 to compare its answers; for {precision} {why}")
+
+
+def convert_model(
+    model: onnx.ModelProto, spec: ModelSpec, precision: Precision, calibration: Calibration | None
+) -> Converted:
+    """Rewrites an fp32 model; the same model, pictures and precision give the same model.
+
+    Raises:
+        UsageError: as `check_precision`.
+        ExportError: the model cannot be of that precision, or answers too differently in it.
+        DataError: the calibration pictures cannot be used.
+        EngineError: ONNX Runtime, which calibration needs, is not installed.
+    """
+    check_precision(precision, calibration)
+    if precision == "fp32":
+        return Converted(model, spec, Verdict())
+    seam = [name for task in spec.tasks[-1:] for name in spec.seams[task]]
+    if precision == "int8" and calibration is not None:
+        tensors = find_quantized(model.graph).values()
+        measured = measure_ranges(model, tensors, seam, calibration.feeds(spec))
+        changed, expected = quantize(model, measured.ranges), measured.answers
+    else:
+        changed = convert_to_half(model, BF16 if precision == "bf16" else FP16)
+        expected = () if calibration is None else answer_feeds(model, seam, calibration.feeds(spec))
+    verdict = Verdict()
+    if calibration is not None:
+        verdict = calibration.judge(spec, expected, answer_feeds(changed, seam, calibration.feeds(spec)))
+    described = replace(spec, precision=precision)
+    helper.set_model_props(changed, {METADATA_KEY: described.to_json()})
+    return Converted(changed, described, verdict)

@@ -1,0 +1,341 @@
+"""The sections of a throughput report, one function each: report.json in, HTML out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from roiline.report.benchmark.charts import draw_device_use, draw_latency, draw_queue, draw_roofline, draw_sweep
+from roiline.report.benchmark.document import Report
+from roiline.report.benchmark.writing import Numbers, escape, make_facts, make_legend, make_table, round_number
+
+_NAMES = {
+    "copy": "copy into batches",
+    "trunk": "trunk",
+    "proposals": "proposals",
+    "heads": "heads",
+    "network": "network",
+    "post": "post-processing",
+    "report": "report to the parent",
+    "waiting": "waiting",
+    "other": "not measured",
+    "idle": "idle",
+}
+_ALONE_LANES = {
+    "read": "readers",
+    "decode": "readers",
+    "prepare": "readers",
+    "stack": "main",
+    "infer": "main",
+    "post": "main",
+    "write": "writer",
+}
+_PERCENTILES = ("p50_ms", "p90_ms", "p99_ms", "max_ms", "mean_ms")
+
+
+def show_headline(n: Numbers) -> str:
+    """Returns the cards at the top and the sentence that says what limits the run."""
+    rates = n.report["spread"]["images_per_s"]["rounds"]
+    cards = [
+        _card(
+            "End to end",
+            n.number("headline.images_per_s"),
+            "images/s",
+            f"{n.number('headline.images', 0)} images in {n.number('headline.wall_s', 2)} s",
+        ),
+        _card(
+            "Engine alone",
+            n.number("headline.engine_images_per_s"),
+            "images/s",
+            f"{n.number('headline.engine_images', 0)} prepared images in {n.number('headline.engine_seconds', 2)} s",
+        ),
+        _card(
+            "Of the engine's rate",
+            n.number("headline.share_of_engine", 0, factor=100),
+            "%",
+            "end to end / engine alone",
+        ),
+    ]
+    if n.report["baseline"] is not None:
+        cards.append(
+            _card(
+                "Over the baseline",
+                n.number("baseline.speed_up", 2),
+                "times",
+                f"it had {n.number('baseline.images_per_s')} images/s",
+            )
+        )
+    count = len(rates)
+    rounds = (
+        f"The round of median rate among {count}, which ran at {n.number('spread.images_per_s.least')} to "
+        f"{n.number('spread.images_per_s.most')} images/s."
+        if count > 1
+        else "One round: how much rounds differ is not known."
+    )
+    failed = n.report["headline"]["failed"]
+    failures = f" <strong>{n.number('headline.failed', 0)} pictures failed.</strong>" if failed else ""
+    return (
+        f'<div class="cards">{"".join(cards)}</div><p class="verdict">{escape(judge(n.report))}</p>'
+        f'<p class="soft">{rounds} Opening the model and merging the results are not in the wall time.{failures}</p>'
+    )
+
+
+def judge(report: Report) -> str:
+    """Returns one sentence that says what limits the run, from how the main lanes spent their time."""
+    lanes = report["model_lanes"]
+    engine = sum(lane["engine_share"] for lane in lanes) / len(lanes)
+    waits = sum(lane["wait_share"] for lane in lanes) / len(lanes)
+    inside = f"The model lanes were inside the engine {100 * engine:.0f} % of the time and waited {100 * waits:.0f} %"
+    if engine >= 0.9:
+        return f"{inside}: the engine is the limit; only a faster engine or more devices would raise the rate."
+    if waits >= 0.25:
+        return f"{inside}: pictures did not arrive fast enough; reading, decoding and preparing them is the limit."
+    return f"{inside}: the rest went into copying, post-processing and reports around the engine."
+
+
+def _card(name: str, big: str, unit: str, foot: str) -> str:
+    return (
+        f'<div class="card"><div class="name">{name}</div><div class="big">{big} <small>{unit}</small></div>'
+        f'<div class="foot">{foot}</div></div>'
+    )
+
+
+def show_time_of_image(n: Numbers) -> str:
+    """Returns where the time of an image goes: a bar for each kind of lane, all of one scale of their own wall time."""
+    rows = n.report["time_of_image"]
+    bars, table, seen = [], [], []
+    for index, row in enumerate(rows):
+        path = f"time_of_image.{index}"
+        pieces = []
+        for place, segment in enumerate(row["segments"]):
+            stage, share = segment["stage"], segment["ms"] / row["total_ms"] if row["total_ms"] else 0.0
+            name = _NAMES.get(stage, stage)
+            pieces.append(
+                f'<i class="fill-{stage}" style="width:{100 * share:.3f}%" '
+                f'title="{escape(name)}: {segment["ms"]:.2f} ms, {100 * share:.1f} %"></i>'
+            )
+            seen.append(stage)
+            swatch = f'<span class="legend" style="display:inline;margin:0"><b class="fill-{stage}"></b></span>{escape(name)}'
+            table.append(
+                (row["title"], swatch, n.number(f"{path}.segments.{place}.ms", 2), f"{100 * share:.1f} %"),
+            )
+        lanes = f"{row['count']} {'lane' if row['count'] == 1 else 'lanes'}"
+        bars.append(
+            f'<div class="lane"><div>{row["title"]}<span class="of">{lanes}</span></div>'
+            f'<div class="stack">{"".join(pieces)}</div>'
+            f'<div class="sum">{n.number(f"{path}.total_ms", 1)} ms</div></div>'
+        )
+    legend = make_legend((stage, _NAMES.get(stage, stage)) for stage in dict.fromkeys(seen))
+    return (
+        "<p>Milliseconds of lane time for each image. The lanes work side by side: a run is as fast as its fullest lane, "
+        f"and the white space of the others costs nothing.</p>{''.join(bars)}{legend}{_source_of_parts(n.report)}"
+        f"<details><summary>The numbers</summary>{make_table(('Lane', 'Stage', 'ms/image', 'Share'), table, text_columns=(1,))}</details>"
+    )
+
+
+def _source_of_parts(report: Report) -> str:
+    if report["network"] is None:
+        return '<p class="soft">This engine has no profile of its parts here: the network is one piece.</p>'
+    return (
+        "<p class=\"soft\">How the network's time divides among trunk, proposals and heads was measured by the engine's own profiler in a "
+        "separate pass, not in this run; the sum is this run's.</p>"
+    )
+
+
+def show_latency(n: Numbers) -> str:
+    """Returns the distributions of times, one chosen by buttons, and the table of percentiles."""
+    if n.report["latencies"] is None:
+        return "<p>No picture has a result.</p>"
+    kinds = (("in_pipeline", "In the pipeline"), ("service", "Work only"))
+    buttons, panels = [], []
+    for index, (key, title) in enumerate(kinds):
+        chosen = "true" if index == 0 else "false"
+        buttons.append(f'<button type="button" data-shows="latency-{key}" aria-pressed="{chosen}">{title}</button>')
+        hidden = "" if index == 0 else " hidden"
+        panels.append(f'<div id="latency-{key}"{hidden}>{draw_latency(n.report["latencies"][key])}</div>')
+    rows = [(title, *(n.number(f"latencies.{key}.stats.{name}", 1) for name in _PERCENTILES)) for key, title in kinds]
+    heads = ("Milliseconds", *(name.removesuffix("_ms") for name in _PERCENTILES))
+    return (
+        "<p>From the start of reading a picture to its result. A pipeline that reads ahead makes pictures wait on purpose, so that the model "
+        "never does; what is left without the queues is the work. Pictures that share an engine call each have the whole call's time.</p>"
+        f'<div class="choice">{"".join(buttons)}</div>{"".join(panels)}{make_table(heads, rows)}'
+    )
+
+
+def show_timeline(n: Numbers) -> str:
+    """Returns device use and queue fill over the run."""
+    ahead = n.number("subject.read_ahead", 0)
+    return (
+        f"<p>The typical round from its first order to its last result. At most {ahead} pictures a worker are on their way to the model.</p>"
+        f"{draw_device_use(n.report)}{draw_queue(n.report)}"
+    )
+
+
+def show_stages_alone(n: Numbers) -> str:
+    """Returns each stage alone beside what it took in the run."""
+    rows = []
+    for stage, group in _ALONE_LANES.items():
+        inside = n.report["spread"]["stages_ms"].get(group, {})
+        run = n.number(f"spread.stages_ms.{group}.{stage}.median", 2) if stage in inside else "-"
+        path = f"stages_alone.{stage}"
+        spread = f"{n.number(f'{path}.least_ms', 2)} to {n.number(f'{path}.most_ms', 2)}"
+        rows.append(
+            (
+                _NAMES.get(stage, {"stack": "copy", "infer": "engine"}.get(stage, stage)),
+                n.number(f"{path}.median_ms", 2),
+                spread,
+                run,
+            )
+        )
+    return (
+        "<p>Each stage alone on one thread (the engine with its own threads), over the same pictures, nothing else running; beside it what it "
+        "took in the run, where the lanes share the cores. Medians of the rounds.</p>"
+        + make_table(("ms/image", "Alone", "Spread", "In the run"), rows)
+    )
+
+
+def show_roofline(n: Numbers) -> str:
+    """Returns the network's parts against the machine's ceilings."""
+    if n.report["network"] is None:
+        return (
+            "<p>Not measured: parts are counted from an ONNX file and timed by the engine's own profiler on the CPU, and this engine or device "
+            "has no such profile.</p>"
+        )
+    rows = []
+    for index, part in enumerate(n.report["network"]["parts"]):
+        path = f"network.parts.{index}"
+        known = "ceiling_gflops" in part
+        rows.append(
+            (
+                escape(part["part"]),
+                n.number(f"{path}.ms", 1),
+                n.number(f"{path}.gflop", 2),
+                n.number(f"{path}.mb", 1),
+                n.number(f"{path}.gflops", 1),
+                n.number(f"{path}.ceiling_gflops", 1) if known else "-",
+                n.percent(f"{path}.share_of_ceiling") if known else "-",
+            )
+        )
+    total = (
+        "all",
+        n.number("network.total.ms", 1),
+        n.number("network.total.gflop", 2),
+        n.number("network.total.mb", 1),
+        "",
+        "",
+        "",
+    )
+    heads = ("A picture", "ms", "GFLOP", "MB moved", "GFLOP/s", "Ceiling", "Reached")
+    chart = draw_roofline(n.report) if n.report["ceilings"] is not None else ""
+    threads = n.report["ceilings"]["threads"] if n.report["ceilings"] is not None else 0
+    return (
+        "<p>Operations and bytes are counted from the graph with the shapes of the actual input: a multiplication and an addition are two "
+        "operations, bytes are those of every matrix layer's inputs, weights and outputs, once each. Times are from the engine's own profiler in a "
+        "separate pass, and are those of the whole part, with NMS and sampling, which are no matrix products.</p>"
+        f"{chart}{make_table(heads, [*rows, total])}"
+        f'<p class="soft">Ceilings were measured here with {threads} threads: the best of several products of float32 matrices and of several '
+        "memory copies (bytes read and written). On a busy machine they are low, and so is everything else.</p>"
+    )
+
+
+def show_sweep(n: Numbers) -> str:
+    """Returns the rates over workers and batch sizes."""
+    if not n.report["sweep"]:
+        return "<p>Not measured; <code>--sweep</code> tries other numbers of workers and other batch sizes.</p>"
+    subject = n.report["subject"]
+    workers = len(subject["devices"])
+    legend = make_legend((("accent", "end to end"), ("second", "engine alone")))
+    rows = [
+        (
+            n.number(f"sweep.{index}.workers", 0),
+            n.number(f"sweep.{index}.batch_size", 0),
+            n.number(f"sweep.{index}.images_per_s", 2),
+            n.number(f"sweep.{index}.engine_images_per_s", 2),
+        )
+        for index in range(len(n.report["sweep"]))
+    ]
+    parts = [f"<p>One round each.</p>{legend}"]
+    if any(point["workers"] != workers for point in n.report["sweep"]):
+        parts.append(f"<h3>Workers (batch size {subject['batch_size']})</h3>{draw_sweep(n.report, 'workers')}")
+    parts.append(
+        f"<h3>Batch sizes ({workers} {'worker' if workers == 1 else 'workers'})</h3>{draw_sweep(n.report, 'batch_size')}"
+    )
+    return "".join(parts) + make_table(("Workers", "Batch size", "images/s", "engine alone"), rows)
+
+
+def show_rounds(n: Numbers) -> str:
+    """Returns the rounds, and the accounts of the model lanes."""
+    rounds = [
+        (
+            f"{index + 1}{' (typical)' if index == n.report['typical'] else ''}",
+            n.number(f"rounds.{index}.images", 0),
+            n.number(f"rounds.{index}.wall_s", 2),
+            n.number(f"rounds.{index}.images_per_s", 2),
+            n.number(f"rounds.{index}.phases.open_s", 2),
+            n.number(f"rounds.{index}.phases.merge_s", 2),
+        )
+        for index in range(len(n.report["rounds"]))
+    ]
+    lanes = [
+        (
+            f"worker {lane['worker']} ({escape(lane['device'])})",
+            n.number(f"model_lanes.{index}.wall_s", 2),
+            n.number(f"model_lanes.{index}.busy_s", 2),
+            n.number(f"model_lanes.{index}.wait_s", 2),
+            n.percent(f"model_lanes.{index}.accounted_share", 1),
+        )
+        for index, lane in enumerate(n.report["model_lanes"])
+    ]
+    return (
+        make_table(("Round", "Images", "Wall s", "images/s", "Open s", "Merge s"), rounds)
+        + "<h3>Do the numbers add up?</h3><p>Busy and waiting time of each worker's model lane against the wall time of the round.</p>"
+        + make_table(("Model lane", "Wall s", "Busy s", "Waiting s", "Accounted"), lanes)
+    )
+
+
+def show_environment(n: Numbers) -> str:
+    """Returns what was measured, and on what."""
+    subject, machine = n.report["subject"], n.report["machine"]
+    shapes = ", ".join(
+        f"{shape.replace('x', ' × ')}: {count}" for shape, count in list(subject["network_shapes"].items())[:8]
+    )
+    more = len(subject["network_shapes"]) - 8
+    engine = ", ".join(f"{key} {value}" for key, value in subject["engine"].items())
+    load = " ".join(round_number(value, 2) for value in machine["load_at_start"])
+    return make_facts(
+        [
+            (
+                "Model",
+                f"{escape(subject['model'])} ({escape(subject['architecture'])}, {subject['precision']}, {subject['task']})",
+            ),
+            ("SHA-256", f"<code>{subject['model_sha256'][:16]}…</code>"),
+            ("Engine", escape(engine)),
+            ("Data", f"{escape(', '.join(subject['data']))}, {n.number('subject.images', 0)} images"),
+            ("Network input", f"{shapes}{f', and {more} more shapes' if more > 0 else ''} (height × width: images)"),
+            (
+                "Workers",
+                f"{len(subject['devices'])} ({escape(', '.join(subject['devices']))}), {subject['threads']} threads and {subject['readers']} readers each",
+            ),
+            ("Batch", f"{subject['batch_size']}, {subject['batch_mode']}"),
+            (
+                "Processor",
+                f"{escape(machine['processor'])}, {machine['usable_cores']} of {machine['cores']} cores usable",
+            ),
+            ("Memory", f"{n.number('machine.memory_gib', 1)} GiB"),
+            ("System", escape(machine["system"])),
+            ("Load at start", f"{load} (1, 5, 15 minutes)"),
+            ("Python", escape(machine["python"])),
+            ("Versions", escape(", ".join(f"{name} {version}" for name, version in machine["versions"].items()))),
+        ]
+    )
+
+
+SECTIONS: tuple[tuple[str, str, Callable[[Numbers], str]], ...] = (
+    ("time", "Where the time of an image goes", show_time_of_image),
+    ("latency", "How long a picture takes", show_latency),
+    ("timeline", "Over the run", show_timeline),
+    ("stages", "Each stage alone", show_stages_alone),
+    ("roofline", "The network against the machine", show_roofline),
+    ("sweep", "Scaling", show_sweep),
+    ("rounds", "Rounds and accounts", show_rounds),
+    ("environment", "What was measured, and on what", show_environment),
+)
