@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from roiline import __version__
-from roiline.commands.benchmarking import benchmark_command
+from roiline.commands.benchmarking import benchmark_command, compare_command
+from roiline.commands.building import build_command
 from roiline.commands.checking import inspect_command
 from roiline.commands.exporting import export
 from roiline.commands.logged import CONTEXT
@@ -14,6 +15,7 @@ from roiline.commands.runs import detect_command, merge_command, proposals_comma
 
 COMMANDS = (
     export,
+    build_command,
     proposals_command,
     detect_command,
     track_command,
@@ -22,6 +24,7 @@ COMMANDS = (
     evaluate_command,
     draw_command,
     benchmark_command,
+    compare_command,
     inspect_command,
 )
 

@@ -125,7 +125,7 @@ def _judge_classes(spec: ModelSpec, expected: Sequence[Answers], got: Sequence[A
         raise ExportError(
             f"the model of lower precision does not stand for the fp32 one: {said} (at least {LEAST_AGREEMENT:.0%} are needed)"
         )
-    return Verdict((f"of the calibration pictures {said}",))
+    return Verdict((f"on the calibration pictures: {said}",))
 
 
 def _name(spec: ModelSpec, label: int) -> str:

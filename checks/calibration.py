@@ -51,7 +51,7 @@ class DatasetCalibration:
         rules = spec.image_rules
         entries = self._choose_entries(spec)
         given = self._load_proposals(spec.given_proposals, entries)
-        _LOG.info("%s: %d pictures for calibration", self.source, len(entries))
+        _LOG.info("%s: running %d pictures for calibration", self.source, len(entries))
         blank: list[str] = []
         for entry, proposals in zip(entries, given, strict=True):
             picture = read_picture(entry.path, exif=rules.exif)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from roiline.checks.dataset_traits import list_traits
 from roiline.checks.findings import Inspected, Inspection, failed, shorten_error
 from roiline.core.errors import DataError
 from roiline.core.structures import RoidbEntry
@@ -31,12 +33,20 @@ def inspect_dataset(source: str, images: Path | None = None) -> Inspected:
     try:
         dataset = load_dataset(source, images=images, class_names=names, need_pictures=False)
     except DataError as error:
-        return Inspected(failed(source, KIND, error))
+        return Inspected(
+            replace(failed(source, KIND, error), problems=_split(error, source), notes=list_traits(path, None))
+        )
     annotated = dataset.kind in _ANNOTATED
     problems = (*(dataset.problems if annotated else ()), *_check_pictures(dataset))
     facts = _describe(dataset)
-    notes = () if annotated else dataset.problems
+    notes = (*(() if annotated else dataset.problems), *list_traits(path, dataset))
     return Inspected(Inspection(source, KIND, facts, notes, problems), dataset)
+
+
+def _split(error: DataError, source: str) -> tuple[str, ...]:
+    """Returns what an error says one by one, where it is a heading with a list."""
+    heading, *lines = shorten_error(error, source).split("\n  ")
+    return tuple(lines) if lines and heading.endswith("cannot be used:") else (shorten_error(error, source),)
 
 
 def _find_voc_names(root: Path) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from roiline.checks.class_pairing import compare_classes
 from roiline.checks.configurations import inspect_configuration
 from roiline.checks.datasets import inspect_dataset
 from roiline.checks.findings import Inspected, InspectionReport, failed
@@ -36,13 +37,15 @@ _PROTOCOL = 0x80
 
 
 def inspect_paths(paths: Sequence[str], *, images: Path | None = None) -> InspectionReport:
-    """Says what every path is and what is wrong with it; all weights are compared with all configurations among them.
+    """Says what every path is and what is wrong with it.
+
+    All weights among them are compared with all configurations, and all models with all datasets.
 
     `images` is the picture folder of the COCO json among them.
     """
     inspected = [inspect_path(path, images) for path in paths]
     contents = [one.content for one in inspected if one.content is not None]
-    pairs = [compare(first, second) for first in contents for second in contents]
+    pairs = [rule(first, second) for first in contents for second in contents for rule in (compare, compare_classes)]
     return InspectionReport(
         tuple(one.inspection for one in inspected), tuple(pair for pair in pairs if pair is not None)
     )

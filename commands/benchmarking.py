@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,15 @@ def benchmark_command(rounds: int, sweep: bool, baseline: Path | None, task: Any
     click.echo(describe_outcome(outcome.report))
     for file in outcome.files:
         click.echo(str(file))
+
+
+@click.command("compare", cls=LoggedCommand)
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def compare_command(a: Path, b: Path, as_json: bool) -> None:
+    """Say what differs between two benchmark reports, two runs (OUT folders) or two result files."""
+    from roiline.report.comparison.comparing import compare_paths, describe_comparison
+
+    found = compare_paths(a, b)
+    click.echo(json.dumps(found.to_plain(), indent=1) if as_json else describe_comparison(found))

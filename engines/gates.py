@@ -78,7 +78,8 @@ def read_rows(outputs: Outputs, spec: ModelSpec) -> list[Rows]:
     for name in spec.seams.get("classification", ()):
         if name in outputs:
             return [
-                Rows(np.zeros((len(row), 4), np.float32), row, np.arange(len(row), dtype=np.int64)) for row in outputs[name]
+                Rows(np.zeros((len(row), 4), np.float32), row, np.arange(len(row), dtype=np.int64))
+                for row in outputs[name]
             ]
     seams = (spec.seams.get(seam, ()) for seam in ("detections", "proposals"))
     names = next((seam for seam in seams if seam and set(seam) <= set(outputs)), None)
@@ -121,13 +122,13 @@ def check_equal_rows(engine: Runner, feeds: Feeds, spec: ModelSpec) -> str:
         GateError: an answer depends on the row or on its neighbours.
     """
     images = _count(feeds)
-    answers = read_rows(engine.run(_take(feeds, [0] * images)), spec)
+    answers = read_rows(engine.run(take_rows(feeds, [0] * images)), spec)
     for row, answer in enumerate(answers[1:], start=1):
         _expect_same(answers[0], answer, f"rows 0 and {row} of a batch of one picture")
     for turn in range(1, images):
         order = [(row + turn) % images for row in range(images)]
         place = order.index(0)
-        moved = read_rows(engine.run(_take(feeds, order)), spec)[place]
+        moved = read_rows(engine.run(take_rows(feeds, order)), spec)[place]
         _expect_same(answers[0], moved, f"a picture in row 0 among its like, and in row {place} among others")
     return f"{images} rows, {images} orders"
 
@@ -139,7 +140,7 @@ def check_batch_one(engine: Runner, feeds: Feeds, spec: ModelSpec, bounds: Bound
         GateError: it does not.
     """
     together = read_rows(engine.run(feeds), spec)
-    alone = [read_rows(engine.run(_take(feeds, [row])), spec)[0] for row in range(_count(feeds))]
+    alone = [read_rows(engine.run(take_rows(feeds, [row])), spec)[0] for row in range(_count(feeds))]
     return _compare_all(alone, together, bounds, "one by one", "in a batch")
 
 
@@ -235,5 +236,6 @@ def _count(feeds: Feeds) -> int:
     return len(next(iter(feeds.values())))
 
 
-def _take(feeds: Feeds, rows: Sequence[int]) -> dict[str, Tensor]:
+def take_rows(feeds: Feeds, rows: Sequence[int]) -> dict[str, Tensor]:
+    """Returns rows of feeds that have one a picture."""
     return {name: np.ascontiguousarray(tensor[list(rows)]) for name, tensor in feeds.items()}

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from roiline.core.errors import EngineError, ModelError
-from roiline.engines.model_file import cut_model
+from roiline.engines.model_file import cut_model, describe_ends
 from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
 from roiline.engines.tensorrt.lowering import LoweredModel, lower_model
 from roiline.engines.tensorrt.trimming import trim_outputs
@@ -106,24 +106,8 @@ def open_backend(path: Path, stage: Stage | None, device: Device) -> HostKernelB
     if stage is not None:
         model = cut_model(model, stage, where=str(path))
     lowered = lower_model(model, where=str(path))
-    return HostKernelBackend(lowered, *describe_ends(model, lowered), threads=device.threads or 1)
-
-
-def describe_ends(
-    model: onnx.ModelProto, lowered: LoweredModel
-) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Returns the inputs and outputs of the model as it is, which are those of its lowered form after trimming."""
-    taken = {info.name for info in lowered.model.graph.input}
-    inputs = tuple(_tensor_info(info) for info in model.graph.input if info.name in taken)
-    return inputs, tuple(_tensor_info(info) for info in model.graph.output)
-
-
-def _tensor_info(info: onnx.ValueInfoProto) -> TensorInfo:
-    tensor = info.type.tensor_type
-    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return TensorInfo(
-        info.name, dtype, tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
-    )
+    taken = [info.name for info in lowered.model.graph.input]
+    return HostKernelBackend(lowered, *describe_ends(model, taken), threads=device.threads or 1)
 
 
 def _make_steps(lowered: LoweredModel, threads: int) -> list[_Segment | _KernelCall]:

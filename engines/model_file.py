@@ -15,7 +15,7 @@ from roiline.core.errors import ModelError
 from roiline.core.files import open_input
 from roiline.core.signatures import HEAD_BYTES, recognise_content, recognise_plain_text
 from roiline.core.spec import METADATA_KEY, ModelSpec, spec_from_json
-from roiline.engines.protocol import Stage
+from roiline.engines.protocol import Stage, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
@@ -148,6 +148,22 @@ def cut_model(model: onnx.ModelProto, stage: Stage, *, where: str) -> onnx.Model
     if missing:
         raise ModelError(f"{where}: the stage needs {', '.join(missing)}, which is not declared at a seam")
     return cut
+
+
+def describe_ends(
+    model: onnx.ModelProto, taken: Sequence[str]
+) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+    """Returns the inputs of a model, those that are `taken`, and its outputs."""
+    inputs = tuple(_tensor_info(info) for info in model.graph.input if info.name in taken)
+    return inputs, tuple(_tensor_info(info) for info in model.graph.output)
+
+
+def _tensor_info(info: onnx.ValueInfoProto) -> TensorInfo:
+    from onnx import helper
+
+    tensor = info.type.tensor_type
+    sizes = (dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+    return TensorInfo(info.name, str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), tuple(sizes))
 
 
 def find_dependents(path: Path, names: Sequence[str], sources: Sequence[str]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def profile_nodes(
         session = _open_session(path, stage, device, Path(folder))
         wanted = {tensor.name for tensor in session.get_inputs()}
         try:
-            for feed in (*feeds[:1] * warm_up, *feeds):
+            for feed in [*[feeds[0]] * warm_up, *feeds]:
                 session.run(None, {name: value for name, value in feed.items() if name in wanted})
         except Exception as error:  # the runtime raises classes of its own that share no base of ours
             raise EngineError(f"ONNX Runtime could not run the model while profiling: {error}") from error

@@ -246,7 +246,7 @@ def _sweep(request: RunRequest, sample: Sequence[ImageWork]) -> list[SweepPoint]
             with Probes(slots, worker, sample, rounds=1, folder=folder) as probes:
                 engine = probes.run_engines()
             points.append(SweepPoint(len(slots), batch_size, one.images_per_s, engine.images_per_s))
-            LOG.info("%d workers, batch size %d: %.2f images/s", len(slots), batch_size, one.images_per_s)
+            LOG.info("sweep, workers %d, batch size %d: %.2f images/s", len(slots), batch_size, one.images_per_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return points

@@ -7,17 +7,18 @@ the engine's profiler, the machine's ceilings.
 
 from __future__ import annotations
 
+import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from roiline.core.errors import RoilineError
-from roiline.core.structures import ImageBatch, Result
+from roiline.core.errors import DataError, RoilineError
+from roiline.core.structures import ImageBatch, Result, UInt8
 from roiline.core.timing import StageClock
 from roiline.engines.profiling import profile_model
 from roiline.infer.benchmark_machine import Ceilings, measure_ceilings
@@ -31,6 +32,8 @@ from roiline.infer.preparation import PreparedPicture, prepare_picture, stack_ba
 from roiline.infer.request import spec_with_overrides
 from roiline.infer.shards import write_shard
 from roiline.infer.worker import open_predictor, warm_up
+
+LOG = logging.getLogger("roiline.benchmark")
 
 PROFILED_BATCHES = 3
 
@@ -110,7 +113,10 @@ class Probe:
         self._predictor: Predictor = open_predictor(worker)
         warm_up(self._predictor, worker, StageClock())
         self._rules = spec_with_overrides(self._predictor.spec, worker.overrides).image_rules
-        prepared = [(image, *self._prepare(image)) for image in setup.images]
+        prepared = list(self._prepare_readable(setup.images))
+        if not prepared:
+            raise DataError("none of the pictures to measure with could be read; the run's failed.json says why")
+        self._images = tuple(entry[0] for entry in prepared)
         self._batches = self._make_batches(prepared)
         for batch in self._batches[:1]:
             self._predictor.run(batch)
@@ -133,7 +139,7 @@ class Probe:
 
     def run_stages(self) -> dict[str, StageAlone]:
         """Runs every stage alone, on this thread, over all pictures."""
-        images, rules, worker = self._setup.images, self._rules, self._setup.worker
+        images, rules, worker = self._images, self._rules, self._setup.worker
         data = [read_bytes(image.path) for image in images]
         pictures = [self._decode(image, content) for image, content in zip(images, data, strict=True)]
         raw = [self._predictor.infer(batch) for batch in self._batches]
@@ -196,6 +202,14 @@ class Probe:
         """Gives the model back."""
         self._predictor.close()
 
+    def _prepare_readable(self, images: Sequence[ImageWork]) -> Iterator[tuple[ImageWork, PreparedPicture, ImageBatch]]:
+        """Prepares pictures; those that cannot be read fail in the run, where they are counted, and are left out here."""
+        for image in images:
+            try:
+                yield image, *self._prepare(image)
+            except DataError as error:
+                LOG.debug("not measured with: %s", error)
+
     def _prepare(self, image: ImageWork) -> tuple[PreparedPicture, ImageBatch]:
         pixels = self._decode(image, read_bytes(image.path))
         prepared = prepare_picture(pixels, self._rules)
@@ -216,7 +230,7 @@ class Probe:
             groups[-1].append(entry)
         return [_join(group, padded=padded) for group in groups]
 
-    def _decode(self, image: ImageWork, data: bytes) -> object:
+    def _decode(self, image: ImageWork, data: bytes) -> UInt8:
         setup = self._setup.worker
         return decode_picture(
             data, where=image.path, exif=setup.exif, size_hw=image.size_hw, max_pixels=setup.max_pixels
@@ -228,7 +242,7 @@ class Probe:
         for _ in range(self._setup.rounds):
             start = time.perf_counter()
             call()
-            times.append(1000 * (time.perf_counter() - start) / len(self._setup.images))
+            times.append(1000 * (time.perf_counter() - start) / len(self._images))
         return StageAlone(statistics.median(times), min(times), max(times))
 
 

@@ -15,7 +15,9 @@ from roiline.core.structures import Float64, ImageId
 from roiline.core.timing import Span, StageStats, stage_stats
 from roiline.infer.trace import Lane, Trace
 
-INFER = "infer"
+ENGINE_STAGES = ("submit", "infer")
+"""What a main lane does inside the engine: handing a batch over, where several may be in flight, and waiting for its answer."""
+
 WAITING = "wait"
 TIMELINE_BINS = 60
 HISTOGRAM_BINS = 30
@@ -155,7 +157,7 @@ def draw_timeline(trace: Trace, *, bins: int = TIMELINE_BINS) -> Timeline:
     edges = np.linspace(0, max(trace.wall_s, 1e-9), bins + 1)
     bin_s = float(edges[1])
     mains = trace.main_lanes
-    inferring = [(s.start_s, s.start_s + s.seconds) for lane in mains for s in lane.spans if s.stage == INFER]
+    inferring = [(s.start_s, s.start_s + s.seconds) for lane in mains for s in lane.spans if s.stage in ENGINE_STAGES]
     use = _overlap(inferring, edges) / (bin_s * max(1, len(mains)))
     queue = _overlap(_queued(trace), edges) / bin_s
     return Timeline(bin_s, tuple(use.tolist()), tuple(queue.tolist()))

@@ -59,6 +59,11 @@ class ClassSpill:
         if self._bytes >= self._limit:
             self._write_waiting()
 
+    def has(self, class_index: int) -> bool:
+        """Says whether there are rows of a class."""
+        self._write_waiting()
+        return bool(self._pieces[class_index])
+
     def cells(self, class_index: int, images: int, field: str | None = None) -> Iterator[NDArray[Any]]:
         """Returns for each of `images` images, in order, its rows of one class, or one field of them."""
         self._write_waiting()

@@ -55,6 +55,10 @@ class PayloadSorted:
         self._end = write_at(self._content, memoryview(b"".join(payloads)), self._end, self._folder)
         self._index.add(rows, classes)
 
+    def has(self, class_index: int) -> bool:
+        """Says whether there are rows of a class."""
+        return self._index.has(class_index)
+
     def cells(self, class_index: int, images: int) -> Iterator[tuple[Float32, list[bytes]] | None]:
         """Returns for each of `images` images, in order, scores and bytes of one class; None where it has none."""
         for rows in self._index.cells(class_index, images):
@@ -121,6 +125,14 @@ class DetectionTable:
     def box_cells(self, class_index: int) -> Iterator[Float32]:
         """Returns for each image, in order, its (n, 5) rows x1, y1, x2, y2, score of one class."""
         return self._boxes.cells(class_index, len(self.image_ids), "row")
+
+    def has_masks(self, class_index: int) -> bool:
+        """Says whether there are masks of a class."""
+        return self._masks.has(class_index)
+
+    def has_keypoints(self, class_index: int) -> bool:
+        """Says whether there are keypoints of a class."""
+        return self._keypoints.has(class_index)
 
     def mask_cells(self, class_index: int) -> Iterator[MaskRows]:
         """Returns for each image, in order, its masks of one class."""

@@ -1,22 +1,23 @@
 """Which devices a run uses: what `--gpus` and `--cpu-workers` mean on this machine.
 
-A worker is given one GPU through its environment, before anything of CUDA is loaded, and sees it as its number 0. CPU workers share the
-cores that this process may run on. Asking the driver's own tool keeps CUDA out of the parent process.
+A worker is given one GPU through its environment, before anything of CUDA is loaded, and sees it as its number 0; it runs on the cores
+near it. CPU workers share the cores that this process may run on. A GPU that is split counts as its parts, a worker each.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roiline.core.errors import EngineError, UsageError
 from roiline.engines.protocol import Device
+from roiline.infer.cores import CORES_VARIABLE, near_cores, text_from_cores
+from roiline.infer.nvidia_smi import Gpu, list_gpus
 from roiline.infer.request import Slot
 
-_QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 _MOST_GPUS = 1024
@@ -25,28 +26,12 @@ _SPARE_WORKERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """Is one GPU of this machine as the driver numbers it."""
+class _Place:
+    """Is what one GPU worker is given: the UUID that masks all other GPUs, a name for people, and the GPU that it is (a part of)."""
 
-    index: int
     uuid: str
-    name: str
-
-
-def list_gpus() -> tuple[Gpu, ...]:
-    """Returns the GPUs that the driver knows; none where there is no driver.
-
-    Raises:
-        EngineError: a driver is installed and does not answer.
-    """
-    if shutil.which(_QUERY[0]) is None:
-        return ()
-    try:
-        answer = subprocess.run(_QUERY, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EngineError(f"the NVIDIA driver does not answer: {error}") from error
-    rows = [[cell.strip() for cell in line.split(",", 2)] for line in answer.stdout.splitlines() if line.strip()]
-    return tuple(Gpu(int(index), uuid, name) for index, uuid, name in rows)
+    label: str
+    gpu: Gpu
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:
@@ -85,18 +70,44 @@ def choose_slots(gpus: str | None, cpu_workers: int | None) -> tuple[Slot, ...]:
         return cpu_slots(cpu_workers)
     present = list_gpus()
     if gpus is None:
-        return _gpu_slots([(gpu.uuid, f"gpu {gpu.index}") for gpu in present]) or cpu_slots(1)
+        return _gpu_slots([place for gpu in present for place in _places(gpu)]) or cpu_slots(1)
     asked = parse_gpus(gpus)
     if not present:
         raise EngineError(
             f"--gpus {gpus}: this machine has no NVIDIA driver, so no GPU can be used; run on the CPU with --cpu-workers N"
         )
-    known = {str(gpu.index): gpu.uuid for gpu in present} | {gpu.uuid: gpu.uuid for gpu in present}
-    unknown = [name for name in asked if name not in known and not name.startswith("MIG-")]
+    known = _known_places(present)
+    unknown = [name for name in asked if name not in known]
     if unknown:
-        listing = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in present)
-        raise UsageError(f"--gpus {gpus}: there is no GPU {', '.join(unknown)}; this machine has {listing}")
-    return _gpu_slots([(known.get(name, name), f"gpu {name}") for name in asked])
+        raise UsageError(f"--gpus {gpus}: there is no GPU {', '.join(unknown)}; this machine has {_describe(present)}")
+    places = [place for name in asked for place in known[name]]
+    twice = [uuid for uuid, times in Counter(place.uuid for place in places).items() if times > 1]
+    if twice:
+        raise UsageError(f"--gpus {gpus}: names a GPU twice, by number and by UUID: {', '.join(twice)}")
+    return _gpu_slots(places)
+
+
+def _places(gpu: Gpu) -> list[_Place]:
+    """Returns the places on a GPU: itself, or its parts where it is split."""
+    whole = [_Place(gpu.uuid, f"gpu {gpu.index}", gpu)]
+    parts = [_Place(part.uuid, f"gpu {gpu.index} part {number}", gpu) for number, part in enumerate(gpu.parts)]
+    return parts or whole
+
+
+def _known_places(present: Sequence[Gpu]) -> dict[str, list[_Place]]:
+    """Returns what every name means that `--gpus` takes: numbers, UUIDs of GPUs and those of their parts."""
+    known: dict[str, list[_Place]] = {}
+    for gpu in present:
+        places = _places(gpu)
+        known |= {str(gpu.index): places, gpu.uuid: places, **{place.uuid: [place] for place in places}}
+    return known
+
+
+def _describe(present: Sequence[Gpu]) -> str:
+    return ", ".join(
+        f"{gpu.index} ({gpu.name}, {gpu.uuid}{''.join(f', {part.profile} {part.uuid}' for part in gpu.parts)})"
+        for gpu in present
+    )
 
 
 def device_from_text(text: str) -> Device:
@@ -129,11 +140,27 @@ def cpu_slots(workers: int) -> tuple[Slot, ...]:
     )
 
 
-def _gpu_slots(gpus: list[tuple[str, str]]) -> tuple[Slot, ...]:
+def _gpu_slots(places: Sequence[_Place]) -> tuple[Slot, ...]:
+    """Returns the slots of GPU workers: each on the cores near its GPU, of which it takes its share as threads."""
+    cores = [near_cores(place.gpu.pci_bus_id) for place in places]
+    neighbours = Counter(cores)
     return tuple(
-        Slot(Device("cuda", index=0, threads=threads), {"CUDA_VISIBLE_DEVICES": uuid}, label)
-        for (uuid, label), threads in zip(gpus, _share_cores(len(gpus)), strict=True)
+        Slot(
+            Device("cuda", index=0, threads=max(1, len(near) // neighbours[near])),
+            _gpu_environment(place, near),
+            place.label,
+        )
+        for place, near in zip(places, cores, strict=True)
     )
+
+
+def _gpu_environment(place: _Place, cores: frozenset[int]) -> dict[str, str]:
+    """Returns what a worker finds in its environment: its GPU alone, numbered as the driver's tool does, and its cores."""
+    return {
+        "CUDA_VISIBLE_DEVICES": place.uuid,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        CORES_VARIABLE: text_from_cores(cores),
+    }
 
 
 def _share_cores(workers: int) -> list[int]:

@@ -1,36 +1,30 @@
 """A model file and a dataset into a TensorRT engine with its passport: shapes are planned, the engine is built, tried, and only then kept.
 
-Everything that can be refused is refused before the build, which takes minutes: no driver first of all, then a missing TensorRT or compiler,
-a model that has no lowered form, an engine file that is there already and is of something else.
+Everything that can be refused is refused before the build, which takes minutes: no driver first of all, then a missing TensorRT or
+compiler, a model that has no lowered form, an engine file that is there already and is of something else.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import logging
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from roiline.core.errors import EngineError, ModelError, UsageError
-from roiline.core.files import check_output, make_folder, write_durable
+from roiline.core.files import check_output
 from roiline.core.spec import ModelSpec, Task, TestOptions
-from roiline.engines.cuda.driver import DeviceProperties, open_driver
-from roiline.engines.host_kernels import describe_ends
-from roiline.engines.model_file import PLAN_SUFFIX, cut_model, read_spec
-from roiline.engines.protocol import Device, Stage, TensorInfo
-from roiline.engines.registry import open_engine
-from roiline.engines.tensorrt.audit import asked_precision, built_precision, check_precision, group_layers
-from roiline.engines.tensorrt.builder import build_engine, inspect_engine
+from roiline.engines.cuda.driver import Driver, open_driver
+from roiline.engines.model_file import PLAN_SUFFIX, cut_model, describe_ends, read_spec
+from roiline.engines.protocol import Stage
+from roiline.engines.tensorrt.builder import build_engine
 from roiline.engines.tensorrt.identity import engine_identity, plugin_digests
 from roiline.engines.tensorrt.library import load_plugin_module, load_tensorrt
-from roiline.engines.tensorrt.lowering import LoweredModel, lower_model
+from roiline.engines.tensorrt.lowering import lower_model
 from roiline.engines.tensorrt.passport import (
     Machine,
     Passport,
@@ -39,12 +33,10 @@ from roiline.engines.tensorrt.passport import (
     identity_differences,
     passport_path,
     read_passport,
-    write_passport,
 )
 from roiline.engines.tensorrt.plugins import check_creators, name_plugins, register_plugins
 from roiline.engines.tensorrt.profiles import (
     Bucket,
-    Profile,
     buckets_from_rules,
     buckets_from_text,
     describe_buckets,
@@ -52,8 +44,10 @@ from roiline.engines.tensorrt.profiles import (
     plan_buckets,
 )
 from roiline.engines.tensorrt.settings import BuildSettings
-from roiline.infer.engine_trial import GATES, Trial, read_sample, run_gates
+from roiline.infer.datasets import load_dataset, with_sizes
+from roiline.infer.engine_trial import GATES, try_and_keep
 from roiline.infer.model import choose_stage
+from roiline.infer.preparation import network_size
 from roiline.infer.roidb import Dataset
 from roiline.ops.kernel_build import compile_ptx, find_device_compiler
 from roiline.ops.kernel_source import translation_unit
@@ -69,17 +63,20 @@ LEAST_CAPABILITY = (8, 0)
 class BuildRequest:
     """Is what is to be built, for which shapes, and how.
 
-    `task` None: the model's last one, all that it can do. Shapes come from `shapes` (text, as `--shapes`), else from the pictures of
-    `dataset`, else from the model's rules. `skip_gates` names gates that are not to decide. `rebuild`: an engine that is there already goes.
+    `task` None: the model's last one, all that it can do. Shapes come from `shapes` (text, as `--shapes`), else from the pictures of the
+    dataset `data` (with `images` and `split` as for a run), else from the model's rules. `skip_gates` names gates that are not to decide.
+    `rebuild`: an engine that is there already goes.
     """
 
     model: Path
     out: Path
     task: Task | None = None
-    dataset: Dataset | None = None
+    data: str | None = None
+    images: Path | None = None
+    split: str | None = None
     shapes: str | None = None
     batch_sizes: tuple[int, ...] = (1,)
-    settings: BuildSettings = BuildSettings()
+    settings: BuildSettings = field(default_factory=BuildSettings)
     timing_cache: Path | None = None
     rebuild: bool = False
     skip_gates: tuple[str, ...] = ()
@@ -97,34 +94,13 @@ class BuildReport:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Is a build that nothing stands against any more."""
+    """Is a build that nothing stands against any more: the network as TensorRT reads it, and all of the passport that is known."""
 
-    spec: ModelSpec
-    stage: Stage | None
-    lowered: LoweredModel
     model: onnx.ModelProto
     plugins: dict[str, KernelNode]
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    profiles: tuple[Profile, ...]
-    machine: Machine
-    identity: dict[str, str]
-
-
-def check_build_machine(device: int) -> DeviceProperties:
-    """Returns the GPU that an engine is to be built on.
-
-    Raises:
-        EngineError: there is no driver, no such GPU, or it is too old; nothing else has been asked or loaded yet.
-    """
-    driver = open_driver()
-    if device >= driver.count_devices():
-        raise EngineError(f"there is no GPU {device}; this process sees {driver.count_devices()}")
-    properties = driver.describe(device)
-    if properties.compute_capability < LEAST_CAPABILITY:
-        found, least = (".".join(map(str, pair)) for pair in (properties.compute_capability, LEAST_CAPABILITY))
-        raise EngineError(f"the GPU {properties.name} has compute capability {found}; engines are built from {least} on")
-    return properties
+    stage: Stage | None
+    dataset: Dataset | None
+    passport: Passport
 
 
 def build_plan(request: BuildRequest) -> BuildReport:
@@ -133,33 +109,52 @@ def build_plan(request: BuildRequest) -> BuildReport:
     Raises:
         UsageError: options do not fit together, or the model's ordinary run needs the host between its stages.
         ModelError: the model cannot be used, or OUT is an engine of something else.
-        EngineError: no driver, no TensorRT 11, no compiler, or TensorRT cannot build the model.
-        GateError: the engine was built and does not do what it should; nothing is kept.
+        EngineError: no driver, no TensorRT 11, no compiler, TensorRT cannot build the model, or the engine does not do what it should.
     """
     _check_request(request)
-    check_build_machine(request.device)
-    trt, trtp = load_tensorrt(), load_plugin_module()
-    compiler = find_device_compiler()
-    plan = _prepare(request, str(trt.__version__))
-    found = _find_existing(request, plan.identity)
-    if found is not None:
-        return BuildReport(request.out, found, up_to_date=True)
+    driver = open_build_driver(request.device)
+    trt, trtp, compiler = load_tensorrt(), load_plugin_module(), find_device_compiler()
+    plan = _prepare(request, describe_machine(driver, request.device, str(trt.__version__)))
+    if _is_up_to_date(request, plan.passport):
+        return BuildReport(request.out, read_passport(request.out), up_to_date=True)
 
     def compile_kernel(node: KernelNode, dtypes: Sequence[str]) -> str:
         return compile_ptx(translation_unit(node, dtypes), compiler=compiler)
 
     register_plugins(trt, trtp, plan.plugins, compile_kernel)
     check_creators(trt.get_plugin_registry(), plan.plugins)
-    LOG.info("building: %d kernels, %d profiles; this takes minutes", len(plan.lowered.kernels), len(plan.profiles))
-    engine = build_engine(
-        trt,
-        plan.model,
-        plugins=plan.plugins,
-        profiles=plan.profiles,
-        settings=request.settings,
-        timing_cache=request.timing_cache,
+    engine = _build(request, plan, trt)
+    passport = try_and_keep(
+        engine,
+        plan.passport,
+        out=request.out,
+        source=request.model,
+        stage=plan.stage,
+        asked=plan.model,
+        dataset=plan.dataset,
+        batch_size=max(request.batch_sizes),
+        skip_gates=request.skip_gates,
+        device=request.device,
     )
-    return BuildReport(request.out, _try_and_keep(request, plan, engine, trt), up_to_date=False)
+    return BuildReport(request.out, passport, up_to_date=False)
+
+
+def open_build_driver(device: int) -> Driver:
+    """Returns CUDA's driver; asked before anything of TensorRT's.
+
+    Raises:
+        EngineError: there is no driver, no such GPU, or it is too old.
+    """
+    driver = open_driver()
+    if device >= driver.count_devices():
+        raise EngineError(f"there is no GPU {device}; this process sees {driver.count_devices()}")
+    properties = driver.describe(device)
+    if properties.compute_capability < LEAST_CAPABILITY:
+        found, least = (".".join(map(str, pair)) for pair in (properties.compute_capability, LEAST_CAPABILITY))
+        raise EngineError(
+            f"the GPU {properties.name} has compute capability {found}; engines are built from {least} on"
+        )
+    return driver
 
 
 def _check_request(request: BuildRequest) -> None:
@@ -169,27 +164,24 @@ def _check_request(request: BuildRequest) -> None:
     unknown = sorted(set(request.skip_gates) - set(GATES))
     if unknown:
         raise UsageError(f"--skip-gate {', '.join(unknown)}: there is no such gate; there are {', '.join(GATES)}")
+    if request.data is None and (request.images is not None or request.split is not None):
+        raise UsageError("--images and --split belong to a dataset; give it with --for")
 
 
-def _prepare(request: BuildRequest, tensorrt_version: str) -> _Plan:
+def _prepare(request: BuildRequest, machine: Machine) -> _Plan:
     """Reads and lowers the model and plans the profiles; nothing is built yet."""
     spec = read_spec(request.model)
-    task = request.task or (spec.tasks[-1] if spec.tasks else None)
-    if task is None or task not in spec.tasks:
-        raise UsageError(f"{request.model}: this model makes {' and '.join(spec.tasks) or 'nothing of pictures'}, not {task}")
-    refuse_host_runs(spec, task, request.model)
+    task = choose_task(spec, request.task, request.model)
     stage = choose_stage(spec, task)
-    try:
-        portable = onnx.load(str(request.model))
-    except Exception as error:  # protobuf's DecodeError has no stable home
-        raise ModelError(f"{request.model}: this is not a whole ONNX file ({error})") from error
-    portable = portable if stage is None else cut_model(portable, stage, where=str(request.model))
+    portable = _load_model(request.model, stage)
     lowered = lower_model(portable, where=str(request.model))
     model, plugins = name_plugins(lowered)
-    inputs, outputs = describe_ends(portable, lowered)
-    shapes = {info.name: info.shape for info in inputs}
-    profiles = make_profiles(_plan_shapes(request, spec), request.batch_sizes, shapes, spec.given_proposals)
-    machine = describe_machine(open_driver(), request.device, tensorrt_version)
+    inputs, outputs = describe_ends(portable, [info.name for info in lowered.model.graph.input])
+    dataset = _load_dataset(request, spec)
+    buckets = _plan_shapes(request, spec, dataset)
+    profiles = make_profiles(
+        buckets, request.batch_sizes, {info.name: info.shape for info in inputs}, spec.given_proposals
+    )
     identity = engine_identity(
         model,
         request.model,
@@ -199,34 +191,106 @@ def _prepare(request: BuildRequest, tensorrt_version: str) -> _Plan:
         machine=machine,
         package_version=importlib.metadata.version("roiline"),
     )
-    spec = replace(spec, tasks=(task,))
-    return _Plan(spec, stage, lowered, model, plugins, inputs, outputs, profiles, machine, identity)
+    passport = Passport(
+        spec=replace(spec, tasks=(task,)),
+        engine_sha256="",
+        engine_bytes=0,
+        machine=machine,
+        version_compatible=request.settings.version_compatible,
+        hardware_compatible=request.settings.hardware_compatible,
+        identity=identity,
+        inputs=inputs,
+        outputs=outputs,
+        trims=lowered.trims,
+        profiles=profiles,
+        plugins=plugin_digests(plugins),
+        precision=(),
+        gates={},
+    )
+    return _Plan(model, plugins, stage, dataset, passport)
 
 
-def refuse_host_runs(spec: ModelSpec, task: Task, model: Path) -> None:
-    """Refuses a model whose ordinary run is cut at its seams: a built engine is whole, and would never be used.
+def choose_task(spec: ModelSpec, asked: Task | None, model: Path) -> Task:
+    """Returns the task that an engine is built for.
 
     Raises:
-        UsageError: it is such a model.
+        UsageError: the model cannot do it, or its ordinary run is cut at the model's seams: a built engine is whole, and of no use.
     """
+    task = asked or next(reversed(spec.tasks), None)
+    if task is None or task not in spec.tasks:
+        able = " and ".join(spec.tasks) or "nothing of pictures (it was exported without --cfg)"
+        raise UsageError(f"{model}: this model makes {able}, not {task}")
     if task == "detections" and (spec.test != TestOptions() or spec.conventions.ties == "quicksort"):
         why = "its test options need" if spec.test != TestOptions() else "the order of its equal scores is found on"
         raise UsageError(
             f"{model}: {why} the host between the stages of the model, and a built engine is whole; run it on ONNX Runtime, or build its "
             "proposals (--task proposals) where it has any"
         )
+    return task
 
 
-def _plan_shapes(request: BuildRequest, spec: ModelSpec) -> tuple[Bucket, ...]:
+def _load_model(path: Path, stage: Stage | None) -> onnx.ModelProto:
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf's DecodeError has no stable home
+        raise ModelError(f"{path}: this is not a whole ONNX file ({error})") from error
+    return model if stage is None else cut_model(model, stage, where=str(path))
+
+
+def _load_dataset(request: BuildRequest, spec: ModelSpec) -> Dataset | None:
+    if request.data is None:
+        return None
+    exif = spec.image_rules.exif
+    dataset = load_dataset(
+        request.data, images=request.images, split=request.split, class_names=spec.class_names, exif=exif
+    )
+    return replace(dataset, entries=with_sizes(dataset.entries, exif=exif))
+
+
+def _plan_shapes(request: BuildRequest, spec: ModelSpec, dataset: Dataset | None) -> tuple[Bucket, ...]:
     """Returns the buckets of shapes, and says what they are."""
     sizes: list[tuple[int, int, int, int]] = []
+    if dataset is not None:
+        known = [entry for entry in dataset.entries if entry.height > 0 and entry.width > 0]
+        sizes = [network_size(entry.height, entry.width, spec.image_rules)[:4] for entry in known]
     if request.shapes is not None:
         buckets = buckets_from_text(request.shapes)
-    elif request.dataset is not None:
-        sizes = [size for size in _network_sizes(request.dataset, spec)]
+    elif dataset is not None:
         buckets = plan_buckets([(height, width) for _, _, height, width in sizes])
     else:
         buckets = buckets_from_rules(spec.image_rules)
     for line in describe_buckets(buckets, sizes):
         LOG.info("%s", line)
     return buckets
+
+
+def _is_up_to_date(request: BuildRequest, wanted: Passport) -> bool:
+    """Says whether OUT is the engine that is asked for.
+
+    Raises:
+        ModelError: OUT is an engine of something else, or damaged, and is not to be built anew.
+    """
+    if request.rebuild or not (request.out.exists() or passport_path(request.out).exists()):
+        return False
+    found = read_passport(request.out)
+    check_engine_file(request.out, found)
+    differences = identity_differences(found, wanted.identity)
+    if differences:
+        listing = "\n  ".join(differences)
+        raise ModelError(
+            f"{request.out}: there is another engine already; build anew with --rebuild, or name another file\n  {listing}"
+        )
+    return True
+
+
+def _build(request: BuildRequest, plan: _Plan, trt: Any) -> bytes:
+    kernels = sum(node.op_type in plan.plugins for node in plan.model.graph.node)
+    LOG.info("building with %d kernels and %d profiles; this takes minutes", kernels, len(plan.passport.profiles))
+    return build_engine(
+        trt,
+        plan.model,
+        plugins=plan.plugins,
+        profiles=plan.passport.profiles,
+        settings=request.settings,
+        timing_cache=request.timing_cache,
+    )

@@ -90,11 +90,20 @@ def write_detection_pickle(path: Path, table: DetectionTable, *, config_yaml: st
     """Writes `detections.pkl`."""
     images = len(table.image_ids)
 
-    def write_classes(cells: Callable[[int], Iterable[Cell]], write_cell: Callable[[Cell], None]) -> None:
-        writer.write_list(range(table.num_classes), lambda index: write_class(index, cells, write_cell))
+    def write_classes(
+        cells: Callable[[int], Iterable[Cell]],
+        write_cell: Callable[[Cell], None],
+        has: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        writer.write_list(range(table.num_classes), lambda index: write_class(index, cells, write_cell, has))
 
-    def write_class(index: int, cells: Callable[[int], Iterable[Cell]], write_cell: Callable[[Cell], None]) -> None:
-        if index == 0:
+    def write_class(
+        index: int,
+        cells: Callable[[int], Iterable[Cell]],
+        write_cell: Callable[[Cell], None],
+        has: Callable[[int], bool],
+    ) -> None:
+        if index == 0 or not has(index):
             writer.write_empty_lists(images)
         else:
             writer.write_list(cells(index), write_cell)
@@ -118,8 +127,8 @@ def write_detection_pickle(path: Path, table: DetectionTable, *, config_yaml: st
         writer.write_dict(
             [
                 ("all_boxes", lambda: write_classes(table.box_cells, writer.write_array)),
-                ("all_segms", lambda: write_classes(table.mask_cells, write_masks)),
-                ("all_keyps", lambda: write_classes(table.keypoint_cells, write_keypoints)),
+                ("all_segms", lambda: write_classes(table.mask_cells, write_masks, table.has_masks)),
+                ("all_keyps", lambda: write_classes(table.keypoint_cells, write_keypoints, table.has_keypoints)),
                 ("cfg", lambda: writer.write_text(config_yaml)),
             ]
         )

@@ -77,7 +77,9 @@ class PickleStream:
 
     def write_empty_lists(self, count: int) -> None:
         """Writes a list of `count` empty lists."""
-        self.write_list(range(count), lambda _: self._write(pickle.EMPTY_LIST))
+        self._write(pickle.EMPTY_LIST)
+        for start in range(0, count, _BATCH):
+            self._write(pickle.MARK + pickle.EMPTY_LIST * min(_BATCH, count - start) + pickle.APPENDS)
 
     def write_text(self, text: str) -> None:
         """Writes a text."""

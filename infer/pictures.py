@@ -2,7 +2,8 @@
 
 Reading (disk) and decoding (processor) are separate functions, because they are separate stages of a run. Everything that can be
 known before decoding is checked before decoding: emptiness, kind, size, a missing end. Formats beyond 8-bit colour follow OpenCV:
-16 bits are scaled to 8 by dropping the lower byte, alpha is dropped, gray and palettes become BGR, an animation gives its first frame.
+16 bits are scaled to 8 by dropping the lower byte (in colour TIFF files by rounding value / 257), alpha is dropped, gray and palettes
+become BGR, CMYK becomes BGR, an animation gives its first frame.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ MOST_PIXELS = 1 << 30
 
 MAX_BYTES = (1 << 31) - 1
 """The limit of a picture file's size: the decoder takes no more."""
+
+JPEG_START = b"\xff\xd8"
+"""How every JPEG file begins."""
 
 PICTURE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".webp", ".tif", ".tiff", ".avif", ".jp2"}

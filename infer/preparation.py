@@ -124,7 +124,7 @@ def prepare_picture(picture: UInt8, rules: ImageRules) -> PreparedPicture:
     if rules.channel_order == "RGB":
         planes = planes[::-1]
     pixels = np.zeros((3, size.padded_height, size.padded_width), np.float32)
-    for plane, table, target in zip(planes, _value_tables(rules), pixels, strict=True):
+    for plane, table, target in zip(planes, value_tables(rules), pixels, strict=True):
         resized = target[: size.height, : size.width]
         if rules.resize == "detectron2":
             resized[:] = cv2.LUT(resize_antialiased(plane, size.height, size.width), table)
@@ -167,7 +167,7 @@ def stack_batch(pictures: Sequence[PreparedPicture], ids: Sequence[ImageId], *, 
 
 
 @functools.lru_cache(maxsize=8)
-def _value_tables(rules: ImageRules) -> tuple[Float32, ...]:
+def value_tables(rules: ImageRules) -> tuple[Float32, ...]:
     """Returns for each channel the network value of every uint8 value.
 
     Detectron's are computed in double and rounded once, as numpy does in place; the others' in single precision step by step.
@@ -192,7 +192,7 @@ def _resize_plane(plane: Float32, target: Float32, scale: float | None) -> None:
 
 def _sample_plane(plane: Float32, target: Float32) -> None:
     """Samples `plane` into `target` bilinearly by the ratio of sizes, positions in single precision: rows first, then columns."""
-    down, across = _sample_axis(plane.shape[0], target.shape[0]), _sample_axis(plane.shape[1], target.shape[1])
+    down, across = sample_axis(plane.shape[0], target.shape[0]), sample_axis(plane.shape[1], target.shape[1])
     rows = plane[down.low]
     rows *= (1 - down.fraction)[:, None]
     rows += plane[down.high] * down.fraction[:, None]
@@ -209,7 +209,7 @@ class _Samples(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _sample_axis(size: int, samples: int) -> _Samples:
+def sample_axis(size: int, samples: int) -> _Samples:
     """Returns the positions size / samples * (i + 0.5) - 0.5, the ratio and the result rounded to single precision, kept on the axis."""
     ratio = np.float64(np.float32(size) / np.float32(samples))
     position = np.maximum((ratio * (np.arange(samples) + 0.5) - 0.5).astype(np.float32), np.float32(0))

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import FrameType
@@ -31,6 +31,8 @@ from roiline.infer.dataset_run import (
     prepare_dataset_run,
     resolve_exif,
 )
+from roiline.infer.gpu_memory import check_free_memory
+from roiline.infer.gpu_monitor import GpuMonitor
 from roiline.infer.manifest import RUN_FILE, SHARDS_FOLDER, TIMING_FILE, read_manifest, write_manifest
 from roiline.infer.merge import FailedImage, MergedResults
 from roiline.infer.messages import Finished, Setup
@@ -197,26 +199,33 @@ class _Run:
         """Does everything, and returns how it ended."""
         self._last = began
         if not _seems_finished(self._request):
-            self._pool.open()
-            self._end_phase("open_s")
+            self._open_pool()
         runs = self._prepare()
         left = [(run, shard) for run in runs for shard in run.shards_left]
         if left and not self._pool.descriptions:
-            self._pool.open()
-            self._end_phase("open_s")
+            self._open_pool()
         self._start_manifests(runs)
         self._end_phase("plan_s")
         started = time.perf_counter()
-        images = self._work_off(runs, left) if left else 0
+        with GpuMonitor(self._request.slots if left else ()) as monitor:
+            images = self._work_off(runs, left) if left else 0
         self._end_phase("work_s")
         self._pool.close()
         summaries = [self._conclude(run) for run in runs]
         self._end_phase("merge_s")
         if left:
-            self._write_timing(images)
+            self._write_timing(images, monitor.report())
             self._write_trace(started)
             LOG.info("Total inference time: %.3fs", time.perf_counter() - began)
         return _join_summaries(summaries, interrupted=any(run.shards_left for run in runs))
+
+    def _open_pool(self) -> None:
+        """Starts the workers, once the GPUs are known to have room for the models."""
+        companions = self._request.companions
+        proposer = () if companions.proposals_from is None else (companions.proposals_from,)
+        check_free_memory(self._request.slots, (self._request.model, *companions.others, *proposer))
+        self._pool.open()
+        self._end_phase("open_s")
 
     def _end_phase(self, name: str) -> None:
         now = time.perf_counter()
@@ -309,10 +318,10 @@ class _Run:
         code = EXIT_SOME_FAILED if results.failed else EXIT_DONE
         return RunSummary(code, len(results), len(results.failed), paths)
 
-    def _write_timing(self, images: int) -> None:
+    def _write_timing(self, images: int, gpus: Mapping[str, object]) -> None:
         devices = {number: slot.label for number, slot in enumerate(self._request.slots)}
         report = self._pool.ledger.report(wall_s=self._phases["work_s"], images=images, devices=devices)
-        write_json(self._request.out / TIMING_FILE, {**report, "phases": self._phases})
+        write_json(self._request.out / TIMING_FILE, {**report, **gpus, "phases": self._phases})
 
     def _write_trace(self, started: float) -> None:
         """Writes when every lane was busy or waiting, where that was asked for; `started` is when the work began."""

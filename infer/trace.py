@@ -82,7 +82,7 @@ def _name_event(kind: str, name: str, worker: int, lane: int = 0) -> dict[str, A
 
 def _span_events(spans: Iterable[Span], worker: int, lane: int) -> Iterator[dict[str, Any]]:
     for span in spans:
-        event = {
+        event: dict[str, Any] = {
             "ph": "X",
             "name": span.stage,
             "cat": "wait" if span.stage.startswith("wait") else "work",

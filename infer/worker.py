@@ -34,6 +34,8 @@ import numpy as np
 from roiline.core.errors import DataError, InputError, RoilineError, UsageError
 from roiline.core.structures import ImageBatch, Result, Taps, UInt8
 from roiline.core.timing import Samples, Span, StageClock, Work
+from roiline.infer.cores import take_cores
+from roiline.infer.decoder_words import DecoderWords
 from roiline.infer.messages import (
     CutShort,
     Done,
@@ -50,7 +52,7 @@ from roiline.infer.messages import (
     Stop,
     Unwritable,
 )
-from roiline.infer.pictures import CutShortError, decode_picture, read_bytes
+from roiline.infer.pictures import JPEG_START, CutShortError, decode_picture, read_bytes
 from roiline.infer.predictor import Predictor
 from roiline.infer.preparation import PreparedPicture, prepare_picture, stack_batch
 from roiline.infer.request import spec_with_overrides
@@ -174,6 +176,7 @@ class Worker:
         self._pending_lock = threading.Lock()
         self._clocks: dict[str, StageClock] = {}
         self._reader_clock = threading.local()
+        self._words = DecoderWords()
         self._readers = ThreadPoolExecutor(setup.readers, "reader", initializer=self._name_reader)
 
     def listen(self) -> None:
@@ -187,8 +190,9 @@ class Worker:
         self._line.guard("feeder", self._feed)
         writer = self._line.guard("writer", self._write)
         self._run_batches()
-        self._finished.put(None)
-        writer.join()
+        with self._clock("main").measure("wait_write"):
+            self._finished.put(None)
+            writer.join()
         self._readers.shutdown()
 
     def take_samples(self) -> dict[str, Samples]:
@@ -273,7 +277,7 @@ class Worker:
             return Failure(image.image_id, str(error))
 
     def _decode(self, data: bytes, shard: _OpenShard, image: ImageWork) -> UInt8:
-        """Decodes a picture; what becomes of one that is cut short is the run's choice.
+        """Decodes a picture; what becomes of one that is cut short is the run's choice, one that is damaged inside is marked.
 
         Raises:
             DataError: it cannot be decoded, or is cut short and fails for that.
@@ -288,16 +292,19 @@ class Worker:
             max_pixels=setup.max_pixels,
         )
         try:
-            return decode()
+            pixels, words = self._words.listen(decode) if data.startswith(JPEG_START) else (decode(), None)
+            fault = None if words is None else f"{image.path}: damaged inside, the decoder says: {words}"
         except CutShortError as error:
             if setup.truncated == "stop":
                 self._line.send(CutShort(str(error)))
             if setup.truncated != "accept":
                 raise
-            pixels = decode(tolerant=True)
-            shard.degraded[image.position] = str(error)
-            LOG.warning("%s; used as far as it goes (--truncated accept)", error)
-            return pixels
+            pixels, _ = self._words.listen(partial(decode, tolerant=True))
+            fault = str(error)
+        if fault is not None:
+            shard.degraded[image.position] = fault
+            LOG.warning("%s; used as far as it goes", fault)
+        return pixels
 
     # -- main lane ---------------------------------------------------------------------------------------------------------------
 
@@ -512,6 +519,7 @@ def main() -> None:
         setup = _next_order(connection)
         if not isinstance(setup, Setup):
             raise UsageError(f"a worker expects its setup first, got {type(setup).__name__}")
+        take_cores()
         sys.path[:] = [*setup.python_path]
         worker = Worker(connection, line, setup)
         worker.listen()

@@ -22,7 +22,9 @@ OPSET = 20
 IR_VERSION = 10
 DOMAIN = "roiline"
 DOMAIN_VERSION = 1
-PLUGIN_ATTRIBUTES = {"plugin_namespace": "roiline", "plugin_version": "1"}
+PLUGIN_NAMESPACE = "roiline"
+PLUGIN_VERSION = "1"
+PLUGIN_ATTRIBUTES = {"plugin_namespace": PLUGIN_NAMESPACE, "plugin_version": PLUGIN_VERSION}
 """What nodes of our domain say to an engine that looks for a plugin of their name; others pass over it."""
 
 Attribute: TypeAlias = int | float | str | Sequence[int] | Sequence[float]

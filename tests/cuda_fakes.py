@@ -38,6 +38,7 @@ class FakeGpu:
     alive: set[str] = field(default_factory=set)
     launches: list[tuple[str, tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)
     kernels: dict[str, tuple[type, ...]] = field(default_factory=dict)
+    execute: Callable[[str, tuple[int, ...]], None] | None = None
     recording: list[Callable[[], None]] | None = None
     current: object = None
     _next: int = 0x1000
@@ -87,7 +88,13 @@ class FakeGpu:
 
     def launch(self, name: str, grid: Any, block: Any, shared: int, arguments: tuple[int, ...]) -> None:
         launch = (name, tuple(grid), tuple(block), shared, arguments)
-        self.do("launch", lambda: self.launches.append(launch))
+        self.do("launch", lambda: self._run(launch))
+
+    def _run(self, launch: tuple[str, tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]) -> None:
+        """Writes a launch down, and does its work where a test has said how."""
+        self.launches.append(launch)
+        if self.execute is not None:
+            self.execute(launch[0], launch[-1])
 
 
 def install_bindings(monkeypatch: Any, gpu: FakeGpu | None, *, status: int = 0) -> None:

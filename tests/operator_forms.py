@@ -73,22 +73,24 @@ def need_host_compiler() -> None:
 
 
 def run_kernels(operator: Operator, arrays: tuple[np.ndarray, ...], **attributes: Any) -> tuple[np.ndarray, ...]:
-    """Runs what an operator is lowered to: its kernels on the host, standard nodes between them in ONNX Runtime.
+    """Runs what an operator is lowered to, with its inputs laid out for it and its outputs cut to what the operator itself gives."""
+    return _cut(operator, run_lowered(operator, _spread(operator, arrays), **attributes))
 
-    Outputs are padded to fixed sizes there; they are cut to what the operator itself gives.
-    """
+
+def run_lowered(operator: Operator, arrays: tuple[np.ndarray, ...], **attributes: Any) -> tuple[np.ndarray, ...]:
+    """Runs what an operator is lowered to: its kernels on the host, standard nodes between them in ONNX Runtime."""
     need_host_compiler()
     if operator.lower is None:
         pytest.skip(f"{operator.name} has no kernels")
     w = FunctionWriter()
     names = tuple(f"input_{index}" for index in range(len(arrays)))
     results = operator.lower(w, names, operator.complete(attributes))
-    values = dict(zip(names, _spread(operator, arrays), strict=True))
+    values = dict(zip(names, arrays, strict=True))
     for node in w.nodes:
         feeds = [values[name] for name in node.input]
         outputs = _run_kernel(node, feeds, operator) if node.domain == DOMAIN else _run_standard(node, feeds)
         values.update(zip(node.output, outputs, strict=True))
-    return _cut(operator, [values[name] for name in results])
+    return tuple(values[name] for name in results)
 
 
 def read_kernel(operator: Operator, node: onnx.NodeProto) -> tuple[Kernel, dict[str, Any]]:
@@ -141,7 +143,7 @@ def _parts(rows: np.ndarray, counts: np.ndarray, padding: float) -> np.ndarray:
     return spread.reshape(-1, *rows.shape[1:])
 
 
-def _cut(operator: Operator, outputs: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+def _cut(operator: Operator, outputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     """Cuts padded outputs (N, R, ...) to the longest picture, and rows to those of a picture."""
     if operator.name == "Trim":
         return (outputs[0][outputs[0][:, 0] >= 0],)
@@ -154,7 +156,7 @@ def _cut(operator: Operator, outputs: list[np.ndarray]) -> tuple[np.ndarray, ...
     if "count" in operator.outputs:
         longest = int(outputs[-1].max(initial=0))
         return (*(array[:, :longest] for array in outputs[:-1]), outputs[-1])
-    return tuple(outputs)
+    return outputs
 
 
 FORMS = {"reference": run_reference, "function": run_function, "kernels": run_kernels}

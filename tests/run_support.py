@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -273,3 +274,25 @@ def open_without_room(model: Path, *args: Any, **options: Any) -> Any:
     """Makes every file that the worker writes too large beyond a few bytes, as a full disk would."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     return open_predictor(model, *args, **options)
+
+
+class _OnGpu(_Wrapped):
+    """Says what the worker that opened it found: its GPU, its cores, and which libraries of GPUs were loaded before."""
+
+    @property
+    def description(self) -> Mapping[str, str]:
+        return {**self._inner.description, **self.found}
+
+
+def open_on_gpu(model: Path, task: Any, device: Device, **options: Any) -> Any:
+    found = {
+        "mask": os.environ["CUDA_VISIBLE_DEVICES"],
+        "order": os.environ["CUDA_DEVICE_ORDER"],
+        "cores": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
+        "loaded": ",".join(
+            name for name in ("cuda", "pycuda", "tensorrt", "torch", "onnxruntime") if name in sys.modules
+        ),
+    }
+    predictor = _OnGpu(open_predictor(model, task, Device("cpu", threads=1), **options), model)
+    predictor.found = found
+    return predictor

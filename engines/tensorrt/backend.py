@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,16 @@ from roiline.engines.cuda.resources import CudaContext
 from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
 from roiline.engines.tensorrt.lanes import Lane, Shape
 from roiline.engines.tensorrt.library import load_tensorrt
+from roiline.engines.tensorrt.passport import (
+    Passport,
+    check_engine_file,
+    check_machine,
+    describe_machine,
+    read_passport,
+)
+from roiline.engines.tensorrt.profiles import Profile
 from roiline.engines.tensorrt.runtime import EngineTensor, load_engine, read_tensors
 from roiline.engines.tensorrt.trimming import OutputTrim, trim_outputs
-
-if TYPE_CHECKING:
-    from roiline.engines.tensorrt.passport import Passport
-    from roiline.engines.tensorrt.profiles import Profile
 
 DEPTH = 2
 """Batches in flight: one that is computed while another is copied."""
@@ -238,15 +242,13 @@ def open_backend(path: Path, stage: Stage | None, device: Device) -> TensorRtBac
 
 
 def _open_on(path: Path, stage: Stage | None, context: CudaContext) -> TensorRtBackend:
-    from roiline.engines.tensorrt.passport import check_engine_file, check_machine, describe_machine, read_passport
-
     trt = load_tensorrt()
     passport = read_passport(path)
     check_engine_file(path, passport)
     machine = describe_machine(context.driver, context.properties.index, str(trt.__version__))
     check_machine(passport, machine, where=str(path))
     layout = layout_from_passport(passport, stage, where=str(path))
-    runtime, engine = load_engine(trt, path.read_bytes(), where=str(path))
+    runtime, engine = load_engine(trt, path.read_bytes(), where=str(path), host_code=passport.version_compatible)
     tensors = read_tensors(trt, engine, where=str(path))
     _check_tensors(layout, tensors, where=str(path))
     description = {

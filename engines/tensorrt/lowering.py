@@ -178,8 +178,7 @@ class _Lowering:
         self._kernels |= {one.name: _find_kernel(operator, one) for one in writer.nodes if one.domain == DOMAIN}
         for result, output in zip(results, node.output, strict=False):
             self._nodes.append(helper.make_node("Identity", [result], [output], name=f"{node.name}/{output}"))
-        self._rows.update(dict.fromkeys(node.output, BATCH))
-        self._rows.update(rows_of_operator(operator, list(node.input), list(node.output)))
+        self._rows.update(rows_of_operator(operator, node, self._rows, where=self._where))
         ranks = (rank for _, rank in operator.outputs.values())
         self._ranks.update(zip(node.output, ranks, strict=False))
 

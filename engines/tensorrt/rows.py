@@ -7,7 +7,7 @@ rows, is all that `trimming` needs to take the padding away again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -40,24 +40,34 @@ _GIVEN_INPUTS = ("rois", "roi_index")
 _ROWS_COUNTED_BY = {"BoxWithNMSLimit": ("kept_splits", ("kept_scores", "kept_boxes", "classes", "keeps"))}
 """Operators whose outputs are rows of all pictures: the output that counts them, and the outputs that are such rows."""
 
+_PER_PICTURE = ("roi_batch_splits",)
+"""Outputs with a row a picture, whatever the inputs are."""
+
 
 def input_rows(inputs: Iterable[str]) -> dict[str, Rows]:
     """Returns how the inputs of a model are read: RoIs that are fed are as many as are fed."""
     return {name: GIVEN if name in _GIVEN_INPUTS else BATCH for name in inputs}
 
 
-def rows_of_operator(operator: Operator, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, Rows]:
-    """Returns how the outputs of one of our operators are read, given the names of its inputs and outputs in the graph."""
-    named = dict(zip(operator.outputs, outputs, strict=False))
+def rows_of_operator(
+    operator: Operator, node: onnx.NodeProto, known: Mapping[str, Rows], *, where: str
+) -> dict[str, Rows]:
+    """Returns how the outputs of a node of one of our operators are read.
+
+    Raises:
+        EngineError: the node mixes rows that different counts are kept of.
+    """
+    named = dict(zip(operator.outputs, node.output, strict=False))
     if operator.name == "Trim":
-        return {named["rois"]: Rows("rows", inputs[operator.inputs.index("count")])}
+        return {named["rois"]: Rows("rows", node.input[operator.inputs.index("count")])}
     if operator.name in _ROWS_COUNTED_BY:
         count, rows = _ROWS_COUNTED_BY[operator.name]
         return {name: Rows("front", named[count]) if part in rows else BATCH for part, name in named.items()}
     if "count" in named:
         many = {part for part, (_, rank) in operator.outputs.items() if rank > 1}
         return {name: Rows("padded", named["count"]) if part in many else BATCH for part, name in named.items()}
-    return {}
+    rows = rows_of_node(node, known, where=where)
+    return {name: BATCH if part in _PER_PICTURE else rows for part, name in named.items()}
 
 
 def rows_of_node(node: onnx.NodeProto, known: Mapping[str, Rows], *, where: str) -> Rows:

@@ -9,8 +9,19 @@
 #else
 #define ON_DEVICE 0
 #define DEVICE static inline
-#include <cmath>
-#include <cstring>
+// Declared here rather than included: the headers of the C++ library take most of the time of a compilation.
+extern "C" {
+float ceilf(float) noexcept;
+float expf(float) noexcept;
+float fabsf(float) noexcept;
+float floorf(float) noexcept;
+float fmaf(float, float, float) noexcept;
+float fmaxf(float, float) noexcept;
+float fminf(float, float) noexcept;
+float nearbyintf(float) noexcept;
+float roundf(float) noexcept;
+float sqrtf(float) noexcept;
+}
 #endif
 
 typedef long long Index;
@@ -23,7 +34,7 @@ DEVICE u32 bits_of_float(float value) {
   return __float_as_uint(value);
 #else
   u32 bits;
-  std::memcpy(&bits, &value, 4);
+  __builtin_memcpy(&bits, &value, 4);
   return bits;
 #endif
 }
@@ -33,7 +44,7 @@ DEVICE float float_of_bits(u32 bits) {
   return __uint_as_float(bits);
 #else
   float value;
-  std::memcpy(&value, &bits, 4);
+  __builtin_memcpy(&value, &bits, 4);
   return value;
 #endif
 }
@@ -76,7 +87,7 @@ DEVICE void store(Half* target, float value) {
     const u32 rounded = size + 0xfffu + (size >> 13 & 1u);
     half = (rounded - 0x38000000u) >> 13;
   } else {
-    half = (u32)std::nearbyint(float_of_bits(size) * 16777216.0f);  // steps of 2^-24
+    half = (u32)nearbyintf(float_of_bits(size) * 16777216.0f);  // steps of 2^-24
   }
   target->bits = (unsigned short)(sign | half);
 #endif

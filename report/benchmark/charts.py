@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roiline.report.benchmark.document import Report
-from roiline.report.benchmark.figures import NARROW, Axis, Figure, draw_both, plain_number
+from roiline.report.benchmark.figures import NARROW, WIDE, Axis, Figure, draw_both, plain_number, round_ticks
 
 
 def draw_latency(distribution: dict[str, Any]) -> str:
@@ -34,8 +34,6 @@ def draw_latency(distribution: dict[str, Any]) -> str:
 
 
 def _whole_ticks(most: int) -> tuple[float, ...]:
-    from roiline.report.benchmark.figures import round_ticks
-
     return tuple(value for value in round_ticks(0, most, 5) if value == int(value))
 
 
@@ -99,8 +97,9 @@ def draw_roofline(report: Report) -> str:
             "roof",
         )
         figure.note(high, peak, f"matrix product {peak:.0f} GFLOP/s", anchor="end", shift=(0, -7))
-        slope = max(low, bottom / bandwidth) * 1.15
-        figure.note(slope, bandwidth * slope, f"memory copy {bandwidth:.0f} GB/s", shift=(10, 12))
+        if width == WIDE:
+            start = max(low, bottom / bandwidth) * 1.15
+            figure.note(start, bandwidth * start, f"memory copy {bandwidth:.0f} GB/s", shift=(10, 14))
         for index, part in enumerate(sorted(parts, key=lambda part: -part["gflops"])):
             tip = f"{part['part']}: {part['gflops']:.1f} GFLOP/s at {part['flop_per_byte']:.1f} operations per byte"
             figure.dot(part["flop_per_byte"], part["gflops"], f"fill-{part['part']}", tip)

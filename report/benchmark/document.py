@@ -16,7 +16,7 @@ from roiline.core.files import read_json_object
 from roiline.core.records import plain_from_record
 from roiline.infer.benchmark import Benchmark, middle, spread
 from roiline.infer.benchmark_operations import PARTS
-from roiline.infer.benchmark_trace import lane_group
+from roiline.infer.benchmark_trace import ENGINE_STAGES, lane_group
 
 FORMAT_VERSION = 1
 KIND = "roiline benchmark"
@@ -25,7 +25,7 @@ REPORT_FILE = "report.json"
 Report: TypeAlias = dict[str, Any]
 
 WAITS = ("wait_picture", "wait_write", "wait_end")
-_MODEL_STAGES = (("stack", "copy"), ("post", "post"), ("report", "report"))
+_AFTER_ENGINE = ("post", "report")
 
 
 def make_report(measured: Benchmark, *, baseline: Report | None = None, now: datetime.datetime | None = None) -> Report:
@@ -125,14 +125,14 @@ def _model_segments(stages: Mapping[str, float], measured: Benchmark) -> list[di
     """Returns the main lane's stages; the time in the engine is divided as the engine's profiler divided it in its own pass."""
     segments = [{"stage": "waiting", "ms": math.fsum(stages.get(wait, 0.0) for wait in WAITS)}]
     segments.append({"stage": "copy", "ms": stages.get("stack", 0.0)})
-    infer = stages.get("infer", 0.0)
+    infer = math.fsum(stages.get(stage, 0.0) for stage in ENGINE_STAGES)
     profiled = 0.0 if measured.network is None else math.fsum(part.seconds for part in measured.network.parts.values())
     if measured.network is None or profiled <= 0:
         segments.append({"stage": "network", "ms": infer})
     else:
         parts = measured.network.parts
         segments += [{"stage": part, "ms": infer * parts[part].seconds / profiled} for part in PARTS]
-    segments += [{"stage": name, "ms": stages.get(stage, 0.0)} for stage, name in _MODEL_STAGES[1:]]
+    segments += [{"stage": stage, "ms": stages.get(stage, 0.0)} for stage in _AFTER_ENGINE]
     return segments
 
 
@@ -145,7 +145,7 @@ def _model_lanes(measured: Benchmark) -> list[dict[str, Any]]:
             "wall_s": account.wall_s,
             "busy_s": account.busy_s,
             "wait_s": account.wait_s,
-            "engine_share": account.stages.get("infer", 0.0) / account.wall_s,
+            "engine_share": math.fsum(account.stages.get(stage, 0.0) for stage in ENGINE_STAGES) / account.wall_s,
             "wait_share": account.wait_s / account.wall_s,
             "accounted_share": (account.busy_s + account.wait_s) / account.wall_s,
         }

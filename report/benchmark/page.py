@@ -36,8 +36,8 @@ def make_page(report: Report, thumbnails: Sequence[Thumbnail] = ()) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<title>{escape(title)}</title><style>{style_sheet()}</style></head><body><main>"
         f'<header><h1>{escape(subject["model"])}</h1><button type="button" id="theme">Colours: auto</button></header>'
-        f'<p class="soft">Throughput of {escape(subject["architecture"])} over {escape(", ".join(subject["data"]))}, '
-        f"{escape(_name_workers(subject))}, measured {escape(report['created_at'].replace('T', ' ').replace('+00:00', ' UTC'))}</p>"
+        f'<p class="soft about">Throughput of {escape(subject["architecture"])} over {escape(", ".join(subject["data"]))}, '
+        f'{escape(_name_workers(subject))}, measured <span class="nowrap">{_name_time(report)}</span></p>'
         f"{show_headline(n)}{sections}{_show_pictures(thumbnails)}"
         f'<section id="{last_key}"><h2>{last_heading}</h2>{show_last(n)}</section>'
         f'<p class="soft">Every number of this page is in report.json; trace.json opens in <code>ui.perfetto.dev</code>.</p>'
@@ -50,6 +50,10 @@ def _name_workers(subject: Report) -> str:
     return f"{count} {'worker' if count == 1 else 'workers'}, batch size {subject['batch_size']}"
 
 
+def _name_time(report: Report) -> str:
+    return escape(report["created_at"].replace("T", " ").replace("+00:00", " UTC"))
+
+
 def _show_pictures(thumbnails: Sequence[Thumbnail]) -> str:
     if not thumbnails:
         return ""
@@ -59,6 +63,6 @@ def _show_pictures(thumbnails: Sequence[Thumbnail]) -> str:
         for one in thumbnails
     )
     return (
-        '<section id="pictures"><h2>What it found</h2><p>A few of the pictures with their results, so that a fast run that finds nothing is '
-        f'seen.</p><div class="pictures">{figures}</div></section>'
+        '<section id="pictures"><h2>What it found</h2><p>A few of the pictures with their results, so that a fast run that finds nothing '
+        f'is seen.</p><div class="pictures">{figures}</div></section>'
     )

@@ -127,7 +127,7 @@ def show_time_of_image(n: Numbers) -> str:
     legend = make_legend((stage, _NAMES.get(stage, stage)) for stage in dict.fromkeys(seen))
     return (
         "<p>Milliseconds of lane time for each image. The lanes work side by side: a run is as fast as its fullest lane, "
-        f"and the white space of the others costs nothing.</p>{''.join(bars)}{legend}{_source_of_parts(n.report)}"
+        f"and what the others idle costs nothing.</p>{''.join(bars)}{legend}{_source_of_parts(n.report)}"
         f"<details><summary>The numbers</summary>{make_table(('Lane', 'Stage', 'ms/image', 'Share'), table, text_columns=(1,))}</details>"
     )
 
@@ -136,8 +136,8 @@ def _source_of_parts(report: Report) -> str:
     if report["network"] is None:
         return '<p class="soft">This engine has no profile of its parts here: the network is one piece.</p>'
     return (
-        "<p class=\"soft\">How the network's time divides among trunk, proposals and heads was measured by the engine's own profiler in a "
-        "separate pass, not in this run; the sum is this run's.</p>"
+        "<p class=\"soft\">How the network's time divides among trunk, proposals and heads was measured by the engine's own profiler in "
+        "a separate pass, not in this run; the sum is this run's.</p>"
     )
 
 
@@ -155,8 +155,9 @@ def show_latency(n: Numbers) -> str:
     rows = [(title, *(n.number(f"latencies.{key}.stats.{name}", 1) for name in _PERCENTILES)) for key, title in kinds]
     heads = ("Milliseconds", *(name.removesuffix("_ms") for name in _PERCENTILES))
     return (
-        "<p>From the start of reading a picture to its result. A pipeline that reads ahead makes pictures wait on purpose, so that the model "
-        "never does; what is left without the queues is the work. Pictures that share an engine call each have the whole call's time.</p>"
+        "<p>From the start of reading a picture to its result. A pipeline that reads ahead makes pictures wait on purpose, so that "
+        "the model never does; what is left without the queues is the work. Pictures that share an engine call each have the time of the "
+        "whole call.</p>"
         f'<div class="choice">{"".join(buttons)}</div>{"".join(panels)}{make_table(heads, rows)}'
     )
 
@@ -165,30 +166,25 @@ def show_timeline(n: Numbers) -> str:
     """Returns device use and queue fill over the run."""
     ahead = n.number("subject.read_ahead", 0)
     return (
-        f"<p>The typical round from its first order to its last result. At most {ahead} pictures a worker are on their way to the model.</p>"
+        f"<p>The typical round from its first order to its last result. At most {ahead} pictures a worker are on their way to "
+        "the model.</p>"
         f"{draw_device_use(n.report)}{draw_queue(n.report)}"
     )
 
 
 def show_stages_alone(n: Numbers) -> str:
     """Returns each stage alone beside what it took in the run."""
+    names = {**_NAMES, "stack": _NAMES["copy"], "infer": "engine"}
     rows = []
     for stage, group in _ALONE_LANES.items():
         inside = n.report["spread"]["stages_ms"].get(group, {})
-        run = n.number(f"spread.stages_ms.{group}.{stage}.median", 2) if stage in inside else "-"
+        run = n.number(f"spread.stages_ms.{group}.{stage}.median", 3) if stage in inside else "-"
         path = f"stages_alone.{stage}"
-        spread = f"{n.number(f'{path}.least_ms', 2)} to {n.number(f'{path}.most_ms', 2)}"
-        rows.append(
-            (
-                _NAMES.get(stage, {"stack": "copy", "infer": "engine"}.get(stage, stage)),
-                n.number(f"{path}.median_ms", 2),
-                spread,
-                run,
-            )
-        )
+        spread = f"{n.number(f'{path}.least_ms', 3)} to {n.number(f'{path}.most_ms', 3)}"
+        rows.append((names.get(stage, stage), n.number(f"{path}.median_ms", 3), spread, run))
     return (
-        "<p>Each stage alone on one thread (the engine with its own threads), over the same pictures, nothing else running; beside it what it "
-        "took in the run, where the lanes share the cores. Medians of the rounds.</p>"
+        "<p>Each stage alone on one thread (the engine with its own threads), over the same pictures, nothing else running; beside it what "
+        "it took in the run, where the lanes share the cores. Medians of the rounds.</p>"
         + make_table(("ms/image", "Alone", "Spread", "In the run"), rows)
     )
 
@@ -197,8 +193,8 @@ def show_roofline(n: Numbers) -> str:
     """Returns the network's parts against the machine's ceilings."""
     if n.report["network"] is None:
         return (
-            "<p>Not measured: parts are counted from an ONNX file and timed by the engine's own profiler on the CPU, and this engine or device "
-            "has no such profile.</p>"
+            "<p>Not measured: parts are counted from an ONNX file and timed by the engine's own profiler on the CPU, and this engine or "
+            "device has no such profile.</p>"
         )
     rows = []
     for index, part in enumerate(n.report["network"]["parts"]):
@@ -226,14 +222,22 @@ def show_roofline(n: Numbers) -> str:
     )
     heads = ("A picture", "ms", "GFLOP", "MB moved", "GFLOP/s", "Ceiling", "Reached")
     chart = draw_roofline(n.report) if n.report["ceilings"] is not None else ""
-    threads = n.report["ceilings"]["threads"] if n.report["ceilings"] is not None else 0
     return (
         "<p>Operations and bytes are counted from the graph with the shapes of the actual input: a multiplication and an addition are two "
-        "operations, bytes are those of every matrix layer's inputs, weights and outputs, once each. Times are from the engine's own profiler in a "
-        "separate pass, and are those of the whole part, with NMS and sampling, which are no matrix products.</p>"
+        "operations, bytes are those of every matrix layer's inputs, weights and outputs, once each. Times are from the engine's own "
+        "profiler in a separate pass, and are those of the whole part, with NMS and sampling, which are no matrix products.</p>"
         f"{chart}{make_table(heads, [*rows, total])}"
-        f'<p class="soft">Ceilings were measured here with {threads} threads: the best of several products of float32 matrices and of several '
-        "memory copies (bytes read and written). On a busy machine they are low, and so is everything else.</p>"
+        f"{_describe_ceilings(n)}"
+    )
+
+
+def _describe_ceilings(n: Numbers) -> str:
+    if n.report["ceilings"] is None:
+        return '<p class="soft">What the device can reach at most was not measured.</p>'
+    return (
+        f'<p class="soft">The ceilings, {n.number("ceilings.gflops")} GFLOP/s and {n.number("ceilings.copy_gb_per_s")} GB/s, were measured '
+        f"here with {n.number('ceilings.threads', 0)} threads: the best of several products of float32 matrices and of several memory "
+        "copies (bytes read and written). On a busy machine they are low, and so is everything else.</p>"
     )
 
 
@@ -313,7 +317,8 @@ def show_environment(n: Numbers) -> str:
             ("Network input", f"{shapes}{f', and {more} more shapes' if more > 0 else ''} (height × width: images)"),
             (
                 "Workers",
-                f"{len(subject['devices'])} ({escape(', '.join(subject['devices']))}), {subject['threads']} threads and {subject['readers']} readers each",
+                f"{len(subject['devices'])} ({escape(', '.join(subject['devices']))}), {subject['threads']} threads and "
+                f"{subject['readers']} readers each",
             ),
             ("Batch", f"{subject['batch_size']}, {subject['batch_mode']}"),
             (

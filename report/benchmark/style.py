@@ -14,7 +14,8 @@ CSS = """
 [data-theme=dark] { DARK }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+body { margin: 0; background: var(--paper); color: var(--ink); line-height: 1.55;
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 main { max-width: 1040px; margin: 0 auto; padding: 28px 20px 64px; }
 header { display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: baseline; justify-content: space-between; }
 h1 { font-size: 1.55rem; line-height: 1.25; margin: 0; letter-spacing: -.01em; overflow-wrap: anywhere; }
@@ -34,7 +35,8 @@ button:focus-visible, summary:focus-visible { outline: 2px solid var(--accent); 
 .card .big { font-size: 2.1rem; font-weight: 650; line-height: 1.2; letter-spacing: -.02em; font-variant-numeric: tabular-nums; }
 .card .big small { font-size: .95rem; font-weight: 500; letter-spacing: 0; color: var(--soft); }
 .card .foot { color: var(--soft); font-size: .82rem; font-variant-numeric: tabular-nums; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; max-width: 820px; } .nowrap { white-space: nowrap; }
+.about { max-width: none; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 6px 10px; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th { color: var(--soft); font-weight: 500; }
@@ -74,7 +76,8 @@ details { margin: 10px 0; } summary { cursor: pointer; color: var(--soft); font-
   svg.wide { display: none; } svg.narrow { display: block; }
   .lane { grid-template-columns: 1fr auto; gap: 4px 12px; } .lane .stack { grid-column: 1 / -1; grid-row: 2; }
   dl.facts { grid-template-columns: 1fr; gap: 0; } dl.facts dd { margin-bottom: 8px; }
-  th, td { padding: 6px 7px; } .cards { grid-template-columns: 1fr 1fr; gap: 10px; } .card { padding: 12px 14px; } .card .big { font-size: 1.6rem; }
+  th, td { padding: 6px 7px; } .cards { grid-template-columns: 1fr 1fr; gap: 10px; }
+  .card { padding: 12px 14px; } .card .big { font-size: 1.6rem; } .card:last-child:nth-child(odd) { grid-column: 1 / -1; }
   .pictures { grid-template-columns: 1fr 1fr; gap: 10px; }
 }
 @media print {

@@ -78,8 +78,7 @@ def test_an_overlap_at_the_threshold_of_the_original():
     assert _keep(boxes, labels, inclusive=0)[1].tolist() == [[2]]
 
 
-@pytest.mark.parametrize("nms_thresh", [0.5, 0.7])
-def test_12000_candidates_of_51200_go_through_suppression(nms_thresh):
+def test_12000_candidates_of_51200_go_through_suppression():
     rng = np.random.default_rng(12)
     anchors = np.array([[-22, -10, 25, 13], [-14, -14, 17, 17]], np.float32)
     feed = (
@@ -89,9 +88,9 @@ def test_12000_candidates_of_51200_go_through_suppression(nms_thresh):
         anchors,
         np.array([4, 4], np.float32),
     )
-    rules = {"pre_nms_top_n": 12_000, "post_nms_top_n": 2000, "nms_thresh": nms_thresh, "delta_clip": 4.0}
+    rules = {"pre_nms_top_n": 12_000, "post_nms_top_n": 2000, "nms_thresh": 0.7, "delta_clip": 4.0}
     expected = FORMS["reference"](GENERATE_PROPOSALS, feed, **rules)
     got = FORMS["kernels"](GENERATE_PROPOSALS, feed, **rules)
     assert got[2].tolist() == expected[2].tolist()
     np.testing.assert_array_equal(got[1], expected[1])
-    np.testing.assert_allclose(got[0], expected[0], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(got[0], expected[0], rtol=0, atol=1e-4)

@@ -51,7 +51,9 @@ def test_what_is_no_number_comes_last_and_zeros_are_equal(limit):
     np.testing.assert_array_equal(_rank(scores, limit), _expected(scores, limit))
 
 
-@pytest.mark.parametrize("scores", [np.zeros(6000, np.float32), np.arange(6000, dtype=np.float32)], ids=["equal", "rising"])
+@pytest.mark.parametrize(
+    "scores", [np.zeros(6000, np.float32), np.arange(6000, dtype=np.float32)], ids=["equal", "rising"]
+)
 def test_extreme_orders(scores):
     lists = scores.reshape(1, 1, -1)
     np.testing.assert_array_equal(_rank(lists, 4500), _expected(lists, 4500))

@@ -95,12 +95,14 @@ def test_forms_of_candidates_agree(images, decimals, variation, capfd):
     arrays = _maps(images, images, decimals)
     results = {form: run(RETINANET_CANDIDATES, arrays, **rules) for form, run in forms_of(RETINANET_CANDIDATES).items()}
     assert capfd.readouterr().err == "", "the runtime warns about the function"
-    for (name, (dtype, rank)), expected, got in zip(
-        RETINANET_CANDIDATES.outputs.items(), results["reference"], results["function"], strict=True
-    ):
-        assert (expected.dtype, expected.ndim) == (np.dtype(dtype), rank), name
-        assert (got.dtype, got.shape) == (expected.dtype, expected.shape), name
-        np.testing.assert_allclose(got, expected, atol=1e-4 if name == "boxes" else 0, rtol=0, err_msg=name)
+    reference = results.pop("reference")
+    for form, outputs in results.items():
+        declared = RETINANET_CANDIDATES.outputs.items()
+        for (name, (dtype, rank)), expected, got in zip(declared, reference, outputs, strict=True):
+            assert (expected.dtype, expected.ndim) == (np.dtype(dtype), rank), name
+            assert (got.dtype, got.shape) == (expected.dtype, expected.shape), (form, name)
+            atol = 1e-4 if name == "boxes" else 0
+            np.testing.assert_allclose(got, expected, atol=atol, rtol=0, err_msg=f"{form} {name}")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -149,12 +151,13 @@ def test_forms_of_the_output_agree_exactly(images, decimals, variation, capfd):
     candidates = _candidates(images, images, decimals)
     results = {form: run(RETINANET_OUTPUT, candidates, **rules) for form, run in forms_of(RETINANET_OUTPUT).items()}
     assert capfd.readouterr().err == "", "the runtime warns about the function"
-    for (name, (dtype, rank)), expected, got in zip(
-        RETINANET_OUTPUT.outputs.items(), results["reference"], results["function"], strict=True
-    ):
-        assert (expected.dtype, expected.ndim) == (np.dtype(dtype), rank), name
-        assert got.dtype == expected.dtype, name
-        np.testing.assert_array_equal(got, expected, err_msg=name)
+    reference = results.pop("reference")
+    for form, outputs in results.items():
+        declared = RETINANET_OUTPUT.outputs.items()
+        for (name, (dtype, rank)), expected, got in zip(declared, reference, outputs, strict=True):
+            assert (expected.dtype, expected.ndim) == (np.dtype(dtype), rank), name
+            assert got.dtype == expected.dtype, (form, name)
+            np.testing.assert_array_equal(got, expected, err_msg=f"{form} {name}")
 
 
 @pytest.mark.parametrize("form", FORMS)

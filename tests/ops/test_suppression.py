@@ -5,6 +5,7 @@ import pytest
 from golden_cases import golden_cases
 from operator_forms import FORMS
 
+from roiline.ops.detection_lists import LIST_KERNELS, CandidateLists, write_list_suppression, write_visit
 from roiline.ops.nodes import LAST, FunctionWriter
 from roiline.ops.operator import Operator, below
 from roiline.ops.suppression import (
@@ -49,6 +50,18 @@ def _function(_inputs, attributes):
     return w.finish("Nms", ("boxes", "scores"), ("kept",))
 
 
+def _lower(w, inputs, attributes):
+    """Returns the kept indices, -1 after the last one."""
+    boxes, scores = w.unsqueeze(inputs[0], 0, 1), w.unsqueeze(inputs[1], 0, 1)
+    labels = w.cast(w.op("Greater", scores, w.scalar(LOWEST)), np.int32)
+    visited = write_visit(w, CandidateLists(boxes, scores, labels))
+    rule = {name: attributes[name] for name in ("threshold", "inclusive", "plus_one", "limit", "one_empty_box")}
+    kept = write_list_suppression(w, visited, **rule)
+    source = w.op("GatherElements", visited.order, w.op("Max", kept.rows, w.constant(np.int32(0))), axis=2)
+    none = w.op("Less", kept.rows, w.constant(np.int32(0)))
+    return (w.reshape(w.cast(w.op("Where", none, kept.rows, source), np.int64), -1),)
+
+
 NMS = Operator(
     name="Nms",
     inputs=("boxes", "scores"),
@@ -56,13 +69,15 @@ NMS = Operator(
     attributes={"threshold": None, "inclusive": 1, "plus_one": 1.0, "limit": 0, "one_empty_box": 0},
     reference=_reference,
     function=_function,
+    kernels=LIST_KERNELS,
+    lower=_lower,
 )
 
 
 def _nms(form: str, boxes: object, scores: object, **attributes: object) -> list[int]:
     arrays = np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(scores, np.float32)
     (kept,) = FORMS[form](NMS, arrays, **attributes)
-    return kept.tolist()
+    return kept[kept >= 0].tolist()
 
 
 @pytest.mark.golden

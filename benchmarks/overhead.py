@@ -1,0 +1,202 @@
+"""What the pool costs: a whole run with an engine that costs nothing, against bare processes that only read, decode and prepare.
+
+Both do the same pictures with the same number of processes, in turn, several times; the medians and their ratio are printed, of images a
+second and of images a second of processor time (all threads of all workers and the parent; what the wall clock would give on a machine
+that does nothing else). The rate of the run is by the time in which shards are worked on: processes are up before in both. Pictures are
+noise of the sizes of COCO's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from roiline.core.spec import METADATA_KEY, Conventions, DetectionRules, ImageRules, ModelSpec, Source
+from roiline.infer.devices import cpu_slots
+from roiline.infer.model import open_predictor
+from roiline.infer.pictures import decode_picture, read_bytes
+from roiline.infer.preparation import prepare_picture
+from roiline.infer.request import DataSource, RunRequest
+from roiline.infer.run import run_dataset
+
+
+class Rates(NamedTuple):
+    """Is images a second, by the clock on the wall and by processor time."""
+
+    wall: float
+    processor: float
+
+
+RULES = ImageRules("BGR", (102.9801, 115.9465, 122.7717), (1.0, 1.0, 1.0), 800, 1333, "detectron", 32, "apply")
+SIZES_HW = ((480, 640), (427, 640), (640, 480), (612, 612))
+
+
+def make_spec(rules: ImageRules) -> ModelSpec:
+    """Returns the specification of a model without a network."""
+    return ModelSpec(
+        architecture="benchmark",
+        tasks=("proposals", "detections"),
+        class_names=tuple(f"class_{i}" for i in range(1, 81)),
+        class_names_known=False,
+        conventions=Conventions("detectron", True, True, False, 4.135),
+        images=rules,
+        detection=DetectionRules(0.05, 0.5, 100, False, (10.0, 10.0, 5.0, 5.0)),
+        seams={
+            "images": ("data", "im_info", "im_size"),
+            "proposals": ("rpn_boxes", "rpn_scores", "rpn_count"),
+            "detections": ("boxes", "scores", "classes", "count"),
+        },
+        source=Source("benchmark", "0" * 64, "MODEL:\n  NUM_CLASSES: 81\n"),
+    )
+
+
+def write_model(path: Path, rules: ImageRules) -> Path:
+    """Writes an ONNX file that carries a specification and a network that does nothing."""
+    inputs, outputs = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])] for name in ("x", "y"))
+    model = helper.make_model(helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", inputs, outputs))
+    helper.set_model_props(model, {METADATA_KEY: make_spec(rules).to_json()})
+    onnx.save(model, path)
+    return path
+
+
+def write_pictures(folder: Path, count: int) -> list[Path]:
+    """Writes JPEGs whose decoding costs what photographs' does: smoothed noise, about 100 KB each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(7)
+    paths = [folder / f"{number:06d}.jpg" for number in range(count)]
+    for number, path in enumerate(paths):
+        noise = random.integers(0, 256, (*SIZES_HW[number % len(SIZES_HW)], 3), np.uint8)
+        cv2.imwrite(str(path), cv2.GaussianBlur(noise, (0, 0), 1.0), [cv2.IMWRITE_JPEG_QUALITY, 90])
+    return paths
+
+
+class Timed:
+    """Passes everything on to a predictor, and leaves behind how much processor time its process took after the warm-up."""
+
+    def __init__(self, inner: Any, folder: Path) -> None:
+        self._inner = inner
+        self._folder = folder
+        self._begun = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def begin(self, batch: Any) -> Any:
+        pending = self._inner.begin(batch)
+        self._begun = self._begun or time.process_time()
+        return pending
+
+    def infer(self, batch: Any) -> Any:
+        return self._inner.wait(self.begin(batch))
+
+    def close(self) -> None:
+        (self._folder / f"{os.getpid()}.cpu").write_text(str(time.process_time() - self._begun))
+        self._inner.close()
+
+
+def open_timed(model: Path, *args: Any, **options: Any) -> Timed:
+    """Is the predictor of the run's workers."""
+    return Timed(open_predictor(model, *args, **options), model.parent)
+
+
+def prepare_all(paths: list[Path], ready: Any, go: Any, spent: Any) -> None:
+    """Is the whole of a bare process: reads, decodes and prepares its pictures one by one."""
+    cv2.setNumThreads(1)
+    prepare_picture(
+        decode_picture(read_bytes(paths[0]), where=paths[0]), RULES
+    )  # tables and buffers, as a warm-up of a run does
+    ready.release()
+    go.wait()
+    began = time.process_time()
+    for path in paths:
+        prepare_picture(decode_picture(read_bytes(path), where=path), RULES)
+    with spent.get_lock():
+        spent.value += time.process_time() - began
+
+
+def time_bare(paths: list[Path], workers: int) -> Rates:
+    """Returns the rates of `workers` bare processes that share the pictures out."""
+    spawn = multiprocessing.get_context("spawn")
+    ready, go = spawn.Semaphore(0), spawn.Event()
+    spent = spawn.Value("d", 0.0)
+    processes = [spawn.Process(target=prepare_all, args=(paths[n::workers], ready, go, spent)) for n in range(workers)]
+    for process in processes:
+        process.start()
+    for _ in processes:
+        ready.acquire()
+    began = time.perf_counter()
+    go.set()
+    for process in processes:
+        process.join()
+    return Rates(len(paths) / (time.perf_counter() - began), len(paths) / spent.value)
+
+
+def time_run(model: Path, folder: Path, out: Path, workers: int) -> Rates:
+    """Returns the rates of a run with the fake engine."""
+    request = RunRequest(
+        model=model,
+        task="detections",
+        data=(DataSource(str(folder)),),
+        out=out,
+        slots=cpu_slots(workers),
+        engine="fake",
+        formats=("coco",),
+        predictor="overhead:open_timed",
+    )
+    began = time.process_time()
+    summary = run_dataset(request, progress=False)
+    assert summary.exit_code == 0
+    spent = time.process_time() - began
+    for path in model.parent.glob("*.cpu"):
+        spent += float(path.read_text())
+        path.unlink()
+    timing = json.loads((out / "timing.json").read_text())
+    return Rates(timing["images_per_s"], timing["images"] / spent)
+
+
+def main() -> None:
+    """Measures both in turn and prints medians and the median of the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        model = write_model(root / "model.onnx", RULES)
+        paths = write_pictures(root / "pictures", options.images)
+        pairs = []
+        for round_ in range(options.rounds):
+            bare = time_bare(paths, options.workers)
+            run = time_run(model, root / "pictures", root / f"out{round_}", options.workers)
+            pairs.append((bare, run))
+            print(f"round {round_ + 1}: {describe(bare, run)}")
+    medians = [Rates(*map(statistics.median, zip(*rates, strict=True))) for rates in zip(*pairs, strict=True)]
+    print(f"medians: {describe(*medians)} ({options.workers} workers, {options.images} images)")
+    ratios = [(run.wall / bare.wall, run.processor / bare.processor) for bare, run in pairs]
+    wall, processor = (statistics.median(column) for column in zip(*ratios, strict=True))
+    print(f"medians of the ratios: wall {wall:.3f}, processor {processor:.3f}")
+
+
+def describe(bare: Rates, run: Rates) -> str:
+    """Returns both rates of both as a line."""
+    return (
+        f"bare {bare.wall:.1f} images/s ({bare.processor:.1f} a processor second), "
+        f"run {run.wall:.1f} images/s ({run.processor:.1f} a processor second)"
+    )
+
+
+if __name__ == "__main__":
+    main()
