@@ -82,8 +82,8 @@ def _note_annotation(row: dict[str, Any], place: int, sizes: dict[Any, Any], see
         if identity in seen:
             found.add("annotation id that is used twice (no result depends on it)", identity)
         seen.add(identity)
-    box, key = row.get("bbox"), row.get("image_id")
-    sides = sizes.get(key) if isinstance(key, (int, str)) else None
+    box, image_id = row.get("bbox"), row.get("image_id")
+    sides = sizes.get(image_id) if isinstance(image_id, (int, str)) else None
     if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
         return
     if min(box[2:]) <= 0:

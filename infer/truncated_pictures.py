@@ -17,6 +17,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 # (first row, first column, row step, column step) of the seven passes of an interlaced PNG file (PNG specification, 8.2).
 _ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
 _PLAIN = ((0, 0, 1, 1),)
+_PIECE = 1 << 20
 
 
 def complete_picture(data: bytes, header: PictureHeader) -> bytes | None:
@@ -62,8 +63,17 @@ def _complete_png(data: bytes) -> bytes | None:
     if not rows:
         return None
     before = [data[start:end] for kind, start, end in chunks if kind not in (b"IDAT", b"IEND")]
-    content = zlib.compress(rows.ljust(wanted, b"\0"), 1)
+    content = _pack(rows, wanted)
     return b"".join([_PNG_SIGNATURE, *before, _png_chunk(b"IDAT", content), _png_chunk(b"IEND", b"")])
+
+
+def _pack(rows: bytes, wanted: int) -> bytes:
+    """Returns rows and the zeros after them packed; the zeros, which may be gigabytes, a piece at a time."""
+    packer = zlib.compressobj(1)
+    packed = [packer.compress(rows)]
+    for start in range(len(rows), wanted, _PIECE):
+        packed.append(packer.compress(bytes(min(_PIECE, wanted - start))))
+    return b"".join([*packed, packer.flush()])
 
 
 def _unpacked_length(width: int, height: int, bits: int, passes: tuple[tuple[int, int, int, int], ...]) -> int:

@@ -59,7 +59,6 @@ DEVICE void scan_list(const Arguments& k, Index list, Block& block) {
     block.barrier();
     for (int later = word + 1 + block.thread; later < words; later += block.threads)
       removed[later] |= (long long)suppressed_by(state.chosen, mask + (Index)first * words + later, words);
-    block.barrier();
   }
   for (int place = state.found + block.thread; place < k.limit; place += block.threads) kept[place] = -1;
   if (block.thread == 0) k.kept_count[list] = state.found;
