@@ -13,7 +13,7 @@ from roiline.checks.findings import Inspected, Inspection, failed, shorten_error
 from roiline.core.errors import DataError
 from roiline.core.structures import RoidbEntry
 from roiline.infer.datasets import load_dataset
-from roiline.infer.pictures import read_size
+from roiline.infer.pictures import MAX_PIXELS, read_size
 from roiline.infer.roidb import Dataset, Findings
 from roiline.infer.voc import is_voc_root
 
@@ -102,6 +102,9 @@ def _find_fault(entry: RoidbEntry) -> tuple[str, str] | None:
         sizes = {read_size(entry.path, exif="apply"), read_size(entry.path, exif="ignore")}
     except DataError as error:
         return "picture that cannot be read", f": {shorten_error(error, entry.path)}"
+    pixels = next(height * width for height, width in sizes)
+    if pixels > MAX_PIXELS:
+        return "picture that needs a higher --max-pixels", f": {pixels} pixels"
     stated = (entry.height, entry.width)
     if min(stated) > 0 and stated not in sizes:
         height, width = sorted(sizes)[0]

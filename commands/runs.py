@@ -78,6 +78,10 @@ def _run(task: Any, options: dict[str, Any]) -> None:
         click.echo(str(file))
     if summary.failed:
         LOG.warning("%d of %d pictures failed; failed.json names them and why", summary.failed, summary.images)
+    if summary.degraded:
+        LOG.warning(
+            "%d pictures are not whole and were used as far as they go; failed.json names them", summary.degraded
+        )
     click.get_current_context().exit(summary.exit_code)
 
 

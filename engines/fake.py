@@ -21,7 +21,7 @@ from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
 MOST_PROPOSALS = 50
 MOST_DETECTIONS = 12
 TAP_VALUES = 8
-SAMPLED_PIXELS = 1 << 14
+SAMPLED_PIXELS = 1 << 12
 """Of larger pictures only so many pixels are looked at, in whole rows: the engine is to cost next to nothing."""
 
 _INPUTS = (

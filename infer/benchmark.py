@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -239,7 +240,7 @@ def _sweep(request: RunRequest, sample: Sequence[ImageWork]) -> list[SweepPoint]
     points = []
     folder = request.out.with_name("sweep")
     try:
-        for slots, batch_size in _list_sweep(request):
+        for slots, batch_size in list_sweep(request):
             tried = replace(request, slots=slots, batch_size=batch_size, out=folder, traced=True)
             one = _run_round(tried)
             worker = worker_setup(tried, read_fitting_spec(tried))
@@ -252,17 +253,16 @@ def _sweep(request: RunRequest, sample: Sequence[ImageWork]) -> list[SweepPoint]
     return points
 
 
-def _list_sweep(request: RunRequest) -> list[tuple[tuple[Slot, ...], int]]:
+def list_sweep(request: RunRequest) -> list[tuple[tuple[Slot, ...], int]]:
+    """Returns the (workers, batch size) to try: 1, 2, 4, .. workers up to all cores or GPUs, then the batch sizes with those asked for."""
     on_cpu = request.slots[0].device.kind == "cpu"
-    most = int(str(describe_machine()["usable_cores"])) if on_cpu else len(request.slots)
+    most = len(os.sched_getaffinity(0)) if on_cpu else len(request.slots)
     take: Callable[[int], tuple[Slot, ...]] = cpu_slots if on_cpu else lambda count: request.slots[:count]
-    counts = sorted({1, *(2**power for power in range(1, 8) if 2**power <= most), most})
-    workers = [(take(count), request.batch_size) for count in counts]
+    counts = sorted({1, most, *(2**power for power in range(1, 8) if 2**power < most)})
+    tried = [(take(count), request.batch_size) for count in counts]
+    asked = len(request.slots) in counts
     sizes = sorted({*_BATCH_SIZES, request.batch_size})
-    return [
-        *workers,
-        *((request.slots, size) for size in sizes if not (len(request.slots) in counts and size == request.batch_size)),
-    ]
+    return [*tried, *((request.slots, size) for size in sizes if not (asked and size == request.batch_size))]
 
 
 def _describe_subject(

@@ -30,8 +30,9 @@ Interval: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class LaneAccount:
-    """Is how one lane spent the run: `busy_s` and `wait_s` are what it measured, `other_s` what is left of the run's wall time.
+    """Is how one lane spent the run: `busy_s` and `wait_s` are what it measured, `other_s` what is left of `wall_s`.
 
+    `wall_s` is the worker's own: from the run's first order to the worker's last word, after which the parent still looks at the shards.
     Lanes that read and write do not measure their waiting: it is in `other_s`. `stages` are seconds by stage.
     """
 
@@ -81,7 +82,10 @@ class Timeline:
 
 def account_lanes(trace: Trace) -> list[LaneAccount]:
     """Returns the account of every lane."""
-    return [_account_lane(lane, trace.wall_s) for lane in trace.lanes]
+    walls: dict[int, float] = defaultdict(float)
+    for lane in trace.lanes:
+        walls[lane.worker] = max([walls[lane.worker], *(span.start_s + span.seconds for span in lane.spans)])
+    return [_account_lane(lane, walls[lane.worker]) for lane in trace.lanes]
 
 
 def _account_lane(lane: Lane, wall_s: float) -> LaneAccount:

@@ -168,12 +168,13 @@ def _write_coco(
     with durable_file(path) as stream:
         stream.write(b"[")
         separator = b""
+        ids = [json.dumps(image_id) for image_id in table.image_ids]
         for class_index in range(1, table.num_classes):
             category = category_ids[class_index - 1]
-            for image_id, cell in zip(table.image_ids, cells(class_index), strict=True):
+            for image_id, cell in zip(ids, cells(class_index), strict=True):
                 if not len(cell):
                     continue
-                start = f'{{"image_id": {json.dumps(image_id)}, "category_id": {category}'
+                start = f'{{"image_id": {image_id}, "category_id": {category}'
                 stream.write(separator + ", ".join(make_records(start, cell)).encode())
                 separator = b", "
         stream.write(b"]")

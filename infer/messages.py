@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from roiline.core.spec import Task
 from roiline.core.structures import Float32, ImageId
@@ -92,16 +92,14 @@ class Refused:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Says that an image is now being touched."""
+class Started(NamedTuple):
+    """Says that an image is now being touched. This and `Finished` come for every image: a tuple travels several times faster."""
 
     key: int
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """Says that an image has its result, or failed with the reason `failure`.
 
     `detect_s` is its share of preparing and inferring, `misc_s` of post-processing, in seconds.

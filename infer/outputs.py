@@ -189,7 +189,8 @@ def merge_outputs(outs: Sequence[Path], out: Path, *, formats: Sequence[str] = (
         _check_free(out)
         link_taps(out, results.taps())
         paths = write_outputs(out, joined, results, formats)
-    return RunSummary(EXIT_SOME_FAILED if results.failed else EXIT_DONE, len(results), len(results.failed), paths)
+    code = EXIT_SOME_FAILED if results.failed else EXIT_DONE
+    return RunSummary(code, len(results), len(results.failed), paths, len(results.degraded))
 
 
 def _check_free(out: Path) -> None:

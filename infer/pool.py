@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import selectors
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
 from types import FrameType
 from typing import Literal, Protocol
 
@@ -68,6 +68,7 @@ OPENING_LIMIT_S = 1800.0
 """How long a model may take to open and warm up, and a shard to reach the disk, while there is a time limit at all."""
 
 _POLL_S = 0.5
+_LOOK_EVERY_S = 0.05
 _LONGEST_WATCH_S = 2.0
 _LEAVE_S = 5.0
 _SILENCE_S = 15.0
@@ -98,15 +99,20 @@ class _Member:
 
 
 class _Watch:
-    """Counts the time in which workers are really watched: what passes between two looks counts up to `_LONGEST_WATCH_S`."""
+    """Counts the time in which workers are really watched: what passes between two looks counts up to `_LONGEST_WATCH_S`.
+
+    It is given out in pieces of at least `_LOOK_EVERY_S`.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last = clock()
 
     def look(self) -> float:
-        """Returns the seconds since the last look that count."""
+        """Returns the seconds since the last look that count, 0 where it is too early for another."""
         now = self._clock()
+        if now - self._last < _LOOK_EVERY_S:
+            return 0.0
         passed, self._last = now - self._last, now
         return min(passed, _LONGEST_WATCH_S)
 
@@ -133,6 +139,7 @@ class Pool:
         other_s = max(OPENING_LIMIT_S, image_timeout_s) if image_timeout_s > 0 else 0.0
         self._scheduler = Scheduler(len(slots), Limits(image_timeout_s, other_s, setup.batch_size))
         self._members: dict[int, _Member] = {}
+        self._sources = selectors.DefaultSelector()
         self._watch = _Watch()
         self._works: Mapping[int, ShardWork] = {}
         self._listener: PoolListener | None = None
@@ -200,6 +207,7 @@ class Pool:
             if member.handle.join(_LEAVE_S) is None:
                 self._end(worker, member)
         self._members.clear()
+        self._sources.close()
 
     def _end(self, worker: int, member: _Member) -> str:
         """Ends a worker and returns how it ended; one that the system cannot end (it waits for a disk) is left to it, and named."""
@@ -214,14 +222,14 @@ class Pool:
 
     def _wait_and_handle(self) -> None:
         """Waits for anything to happen, half a second at most, and handles it."""
-        sources = {member.handle.waitable: worker for worker, member in self._members.items() if not member.left}
-        wakeup = [] if self._wakeup is None else [self._wakeup]
-        for source in wait([*sources, *wakeup], _POLL_S):
-            if source == self._wakeup:
+        for key, _ in self._sources.select(_POLL_S):
+            if key.data is None:
                 self._take_signal()
             else:
-                self._receive(sources[source])
-        self._handle(TimePassed(self._watch.look()))
+                self._receive(key.data)
+        seconds = self._watch.look()
+        if seconds:
+            self._handle(TimePassed(seconds))
 
     def _receive(self, worker: int) -> None:
         """Takes one report of a worker in; when there can be no more, that is its end."""
@@ -262,18 +270,23 @@ class Pool:
                 self._add_samples(worker, lanes)
                 for lane, taken in spans.items():
                     self.ledger.add_spans(worker, lane, taken)
-                member.left = True
+                self._forget(member)
                 self._handle(WorkerLeft(worker))
 
     def _bury(self, worker: int, member: _Member) -> None:
         """Reaps a worker that is gone and tells the scheduler."""
+        self._forget(member)
         member.handle.close()
         ended = member.handle.join(_LEAVE_S) or self._end(worker, member)
-        member.left = True
         reason = member.last_word or ended
         if not member.leaving or member.last_word:
             self._note(f"worker {worker} ({self._slots[worker].label}): {reason}", level=logging.ERROR)
         self._handle(WorkerDied(worker, reason))
+
+    def _forget(self, member: _Member) -> None:
+        """Listens to a worker no more."""
+        member.left = True
+        self._sources.unregister(member.handle.waitable)
 
     def _kill(self, worker: int, reason: str) -> None:
         """Ends a worker that does not answer; the end of its pipe is then noticed as of any other, after what it may still have said."""
@@ -322,6 +335,7 @@ class Pool:
         slot = self._slots[worker]
         handle = self._start_handle(worker, slot)
         self._members[worker] = _Member(handle)
+        self._sources.register(handle.waitable, selectors.EVENT_READ, worker)
         handle.send(replace(self._setup, device=slot.device))
 
     def _stop(self, worker: int) -> None:
@@ -360,6 +374,7 @@ class Pool:
             return
         reader, writer = os.pipe()
         self._wakeup, self._wakeup_writer = reader, writer
+        self._sources.register(reader, selectors.EVENT_READ)
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -367,6 +382,7 @@ class Pool:
             for number, handler in before.items():
                 signal.signal(number, handler)
             self._wakeup = None
+            self._sources.unregister(reader)
             os.close(reader)
             os.close(writer)
 

@@ -157,9 +157,13 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Is how a run ended: its exit code, how many images it has, how many failed, and the result files."""
+    """Is how a run ended: its exit code, how many images it has, how many failed, and the result files.
+
+    `degraded` counts the images whose pictures are not whole and were used all the same.
+    """
 
     exit_code: int
     images: int
     failed: int
     files: tuple[Path, ...]
+    degraded: int = 0

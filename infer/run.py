@@ -316,7 +316,7 @@ class _Run:
             manifest = replace(before, named_range=run.manifest.named_range, request=run.manifest.request)
             write_outputs(run.out, manifest, results, formats)
         code = EXIT_SOME_FAILED if results.failed else EXIT_DONE
-        return RunSummary(code, len(results), len(results.failed), paths)
+        return RunSummary(code, len(results), len(results.failed), paths, len(results.degraded))
 
     def _write_timing(self, images: int, gpus: Mapping[str, object]) -> None:
         devices = {number: slot.label for number, slot in enumerate(self._request.slots)}
@@ -398,4 +398,5 @@ def _join_summaries(summaries: Sequence[RunSummary], *, interrupted: bool) -> Ru
         sum(summary.images for summary in summaries),
         failed,
         tuple(p for summary in summaries for p in summary.files),
+        sum(summary.degraded for summary in summaries),
     )

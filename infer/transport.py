@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -23,12 +25,16 @@ from roiline.infer.request import Slot
 _WORKER_CODE = "from roiline.infer.worker import main; main()"
 
 
+_MEMORY_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
+"""Makes the C library keep the memory of one picture for the next: getting it anew from the system costs a fifth of preparing a picture."""
+
+
 class WorkerHandle(Protocol):
     """Is one started worker as the pool sees it."""
 
     @property
     def waitable(self) -> Any:
-        """Is what `multiprocessing.connection.wait` can wait for: ready when there is a report, or when the worker is gone."""
+        """Is what a selector can wait for (it has a `fileno`): ready when there is a report, or when the worker is gone."""
 
     @property
     def name(self) -> str:
@@ -74,6 +80,8 @@ class ProcessHandle:
     def __init__(self, popen: subprocess.Popen[bytes], connection: Connection) -> None:
         self._popen = popen
         self._connection = connection
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        threading.Thread(target=self._send_orders, name=f"orders to {popen.pid}", daemon=True).start()
 
     @property
     def waitable(self) -> Connection:
@@ -86,9 +94,13 @@ class ProcessHandle:
         return f"process {self._popen.pid}"
 
     def send(self, order: Order) -> None:
-        """Sends an order through the pipe."""
-        with contextlib.suppress(OSError):
-            self._connection.send(order)
+        """Leaves an order to a thread of its own: a worker that hangs does not read, and must not hold up the parent."""
+        self._orders.put(order)
+
+    def _send_orders(self) -> None:
+        with contextlib.suppress(OSError):  # the worker is gone, or the connection was closed
+            while (order := self._orders.get()) is not None:
+                self._connection.send(order)
 
     def has_report(self) -> bool:
         """Looks into the pipe."""
@@ -118,6 +130,7 @@ class ProcessHandle:
 
     def close(self) -> None:
         """Closes the pipe."""
+        self._orders.put(None)
         self._connection.close()
 
 
@@ -134,7 +147,7 @@ def start_process(worker: int, slot: Slot, *, code: str = _WORKER_CODE) -> Worke
                 [sys.executable, "-P", "-c", code, str(there.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else subprocess.DEVNULL,
-                env={**os.environ, **_thread_environment(slot.device), **slot.environment},
+                env={**_MEMORY_ENVIRONMENT, **os.environ, **_thread_environment(slot.device), **slot.environment},
                 pass_fds=[there.fileno()],
             )
     except OSError as error:

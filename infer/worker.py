@@ -10,6 +10,7 @@ A worker never outlives its parent: when the pipe closes, it leaves at once. SIG
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 import os
@@ -64,6 +65,7 @@ LOG = logging.getLogger("roiline.worker")
 EXIT_ORPHANED = 70
 EXIT_FAILING = 71
 WRITE_AHEAD = 4
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
@@ -508,8 +510,14 @@ def _open(setup: Setup, line: PipeLine) -> Predictor | None:
     return predictor
 
 
+def _die_with_parent() -> None:
+    """Asks the kernel to end this process when its parent does: one that hangs in a library would not notice the end of its pipe."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """Is the whole life of a worker process; the pipe's file descriptor is the only argument."""
+    _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})

@@ -175,7 +175,8 @@ LIST_KERNELS = (
 def write_visit(w: NodeWriter, candidates: CandidateLists, *, later_first: int = 0) -> VisitedLists:
     """Puts candidates into visiting order: by descending score, of equal ones the earlier first, or the later."""
     order = write_ranking(w, candidates.scores, limit=0, later_first=later_first)
-    return VisitedLists(*write_kernel(w, ORDER_CANDIDATES, *candidates, order, attributes={}), order)
+    boxes, scores, labels = write_kernel(w, ORDER_CANDIDATES, *candidates, order, attributes={})
+    return VisitedLists(boxes, scores, labels, order)
 
 
 def write_list_suppression(w: NodeWriter, visited: VisitedLists, **rule: Any) -> KeptRows:

@@ -175,6 +175,7 @@ DETECTION = FormCase(
         "all_scores": {**DETECTION_RULES, "score_thresh": -1.0, "max_dets": -1},
         "nothing_survives": {**DETECTION_RULES, "score_thresh": 2.0},
         "detectron2": {**DETECTION_RULES, "nms_inclusive": 0, **NO_PLUS_ONE},
+        "detectron2_clipped": {**DETECTION_RULES, "nms_inclusive": 0, **NO_PLUS_ONE, "ranked": 1, "final_clip": 1},
         "torchvision": {**DETECTION_RULES, **TORCHVISION},
         "torchvision_no_limit": {**DETECTION_RULES, **TORCHVISION, "max_dets": 0, "smallest_side": 0.0},
         "torchvision_no_regression": {**DETECTION_RULES, **TORCHVISION, "regress": 0},

@@ -254,6 +254,45 @@ def open_pipelined(model: Path, *args: Any, **options: Any) -> Any:
     return _Pipelined(open_predictor(model, *args, **options), model)
 
 
+class _FailsNowAndThen(_Wrapped):
+    """Fails at every twentieth call of all workers together, whatever the picture."""
+
+    def harm(self, ids: tuple[int, ...]) -> None:
+        with self._model.with_name("calls").open("a") as calls:
+            calls.write(".")
+            number = calls.tell()
+        if number % 20 == 0:
+            raise EngineError("the device does not answer")
+
+
+class _Counted(_Wrapped):
+    """Notes every picture that it answers; a process kills itself at the tenth, and those that come after it do not."""
+
+    def harm(self, ids: tuple[int, ...]) -> None:
+        log, killed = self._model.with_name("answered"), self._model.with_name("killed")
+        if not killed.exists() and log.exists() and len(log.read_text().split()) >= 9:
+            killed.touch()
+            _kill_self()
+        with log.open("a") as answered:
+            answered.write("".join(f"{image_id}\n" for image_id in ids))
+
+
+def open_fails_now_and_then(model: Path, *args: Any, **options: Any) -> Any:
+    return _FailsNowAndThen(open_predictor(model, *args, **options), model)
+
+
+def open_counted(model: Path, *args: Any, **options: Any) -> Any:
+    return _Counted(open_predictor(model, *args, **options), model)
+
+
+def open_telling_its_start(model: Path, *args: Any, **options: Any) -> Any:
+    """Notes the environment and the command that this process was started with, before anything of it could change them."""
+    start = Path("/proc/self/environ").read_bytes().split(b"\0"), Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    plain = [[word.decode(errors="replace") for word in words] for words in start]
+    model.with_name(f"start-{os.getpid()}").write_text(json.dumps(plain))
+    return open_predictor(model, *args, **options)
+
+
 def open_refuses(model: Path, *args: Any, **options: Any) -> Any:
     raise ModelError(f"{model}: refused for a test")
 

@@ -20,8 +20,10 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from run_support import CLASSES, make_request, write_model, write_pictures
 
+from roiline.cli import main
 from roiline.core.errors import EXIT_DONE, EXIT_SOME_FAILED, DataError
 from roiline.infer.manifest import read_manifest
 from roiline.infer.model import open_predictor
@@ -371,3 +373,19 @@ def test_the_order_of_runs_and_files_does_not_change_results(tmp_path: Path) -> 
     request = make_request(tmp_path, tmp_path / "again", formats=("detectron",), workers=2)
     run_dataset(request, progress=False)
     assert (tmp_path / "again" / "detections.pkl").read_bytes() == expected
+
+
+def test_the_rules_are_options_of_the_commands(tmp_path: Path) -> None:
+    """A picture beyond the limit fails, one that is cut short is used, and the exit code and failed.json say so."""
+    data = write_dataset(tmp_path, [image(1, "a.png"), image(2, "b.jpg"), image(3, "c.png", width=-1)])
+    cut = tmp_path / "pictures" / "b.jpg"
+    cut.write_bytes(cut.read_bytes()[:-900])
+    cv2.imwrite(str(tmp_path / "pictures" / "c.png"), np.zeros((50, 60, 3), np.uint8))
+    options = ["--engine", "fake", "--max-pixels", "2400", "--truncated", "accept", "--format", "detectron2"]
+    arguments = ["proposals", tmp_path / "model.onnx", data, "-o", tmp_path / "out", *options]
+    found = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert found.exit_code == EXIT_SOME_FAILED, found.output
+    assert "1 pictures are not whole and were used as far as they go" in found.output
+    content = json.loads((tmp_path / "out" / "failed.json").read_text())
+    assert [[one["image_id"] for one in content[key]] for key in ("failed", "degraded")] == [[3], [2]]
+    assert pickle.loads((tmp_path / "out" / "box_proposals.pkl").read_bytes())["ids"] == [1, 2, 3]

@@ -6,6 +6,7 @@ binding uses; addresses and stream pointers are plain integers, as other librari
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -188,10 +189,21 @@ def open_driver(name: str = "auto") -> Driver:
                 "the NVIDIA driver is there, but this process sees no GPU (CUDA_VISIBLE_DEVICES?); see `nvidia-smi -L`"
             )
         return driver
+    if not has_driver_library():
+        raise EngineError(NO_DRIVER)
     raise EngineError(
         f"no CUDA binding is installed (looked for {', '.join(missing)}); `pip install 'roiline[tensorrt]'` has cuda-bindings, "
         "`pip install 'roiline[pycuda]'` the other one"
     )
+
+
+def has_driver_library() -> bool:
+    """Says whether the NVIDIA driver's library can be loaded; it is not initialised."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def check_device(driver: Driver, index: int) -> None:

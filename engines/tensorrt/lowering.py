@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -172,15 +173,52 @@ class _Lowering:
             )
         writer = _BodyWriter(node.name)
         attributes = {name: value for name, value in read_attributes(node).items() if name in operator.attributes}
-        results = operator.lower(writer, list(node.input), operator.complete(attributes))
+        inputs, half = self._half_features(operator, node)
+        results = operator.lower(writer, inputs, operator.complete(attributes))
         self._nodes += writer.nodes
         self._constants |= writer.constants
         self._kernels |= {one.name: _find_kernel(operator, one) for one in writer.nodes if one.domain == DOMAIN}
         for result, output in zip(results, node.output, strict=False):
-            self._nodes.append(helper.make_node("Identity", [result], [output], name=f"{node.name}/{output}"))
+            kind, options = ("Cast", {"to": onnx.TensorProto.FLOAT}) if half else ("Identity", {})
+            self._nodes.append(helper.make_node(kind, [result], [output], name=f"{node.name}/{output}", **options))
         self._rows.update(rows_of_operator(operator, node, self._rows, where=self._where))
         ranks = (rank for _, rank in operator.outputs.values())
         self._ranks.update(zip(node.output, ranks, strict=False))
+
+    def _half_features(self, operator: Operator, node: onnx.NodeProto) -> tuple[list[str], bool]:
+        """Returns the inputs of a node, and whether its features are half ones that the portable graph casts first, and kernels need not.
+
+        The kernel computes in single precision all the same; its result is cast in place of the features.
+        """
+        takes_half = [
+            name for kernel in operator.kernels for name, rule in kernel.inputs.items() if "float16" in rule.dtypes
+        ]
+        first = next(
+            (at for at, name in enumerate(operator.inputs) if name in takes_half and name.endswith("...")), None
+        )
+        inputs = list(node.input)
+        if first is None:
+            return inputs, False
+        sources = [self._source_of_cast(name) for name in inputs[first:]]
+        if not sources or None in sources:
+            return inputs, False
+        return [*inputs[:first], *(source for source in sources if source is not None)], True
+
+    def _source_of_cast(self, name: str) -> str | None:
+        """Returns the half tensor that a tensor is the cast to single precision of, None if it is not one."""
+        producer = self._producer.get(name)
+        if producer is None or producer.op_type != "Cast":
+            return None
+        (target,) = (attribute.i for attribute in producer.attribute if attribute.name == "to")
+        source = producer.input[0]
+        half = target == onnx.TensorProto.FLOAT and self._types.get(source) == onnx.TensorProto.FLOAT16
+        return source if half else None
+
+    @cached_property
+    def _types(self) -> dict[str, int]:
+        """Is the element type of every tensor of the portable graph, as far as it follows."""
+        graph = onnx.shape_inference.infer_shapes(self._source).graph
+        return {info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.input, *graph.output)}
 
     def _picks_real_rows(self, node: onnx.NodeProto) -> bool:
         """Says whether a node gathers the real rows of a padded matrix: GatherND at Transpose(NonZero(..))."""

@@ -61,8 +61,8 @@ def rows_of_operator(
     if operator.name == "Trim":
         return {named["rois"]: Rows("rows", node.input[operator.inputs.index("count")])}
     if operator.name in _ROWS_COUNTED_BY:
-        count, rows = _ROWS_COUNTED_BY[operator.name]
-        return {name: Rows("front", named[count]) if part in rows else BATCH for part, name in named.items()}
+        count, counted = _ROWS_COUNTED_BY[operator.name]
+        return {name: Rows("front", named[count]) if part in counted else BATCH for part, name in named.items()}
     if "count" in named:
         many = {part for part, (_, rank) in operator.outputs.items() if rank > 1}
         return {name: Rows("padded", named["count"]) if part in many else BATCH for part, name in named.items()}

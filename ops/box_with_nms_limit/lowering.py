@@ -15,7 +15,7 @@ from roiline.ops.detection_lists import (
     write_list_suppression,
     write_visit,
 )
-from roiline.ops.extents import Size, maximum
+from roiline.ops.extents import Size, combine, maximum
 from roiline.ops.kernels import Kernel, KernelInput, KernelNode, KernelOutput, write_kernel
 from roiline.ops.nodes import NodeWriter
 
@@ -23,7 +23,7 @@ from roiline.ops.nodes import NodeWriter
 def _lists(node: KernelNode) -> tuple[Size, Size, Size]:
     """Returns (pictures, classes without background, rows of a picture)."""
     images = node.dim("batch_splits", 0)
-    return images, node.dim("scores", 1) - 1, node.dim("scores", 0) // images
+    return images, node.dim("scores", 1) - 1, combine("//", node.dim("scores", 0), images)
 
 
 def _split_items(node: KernelNode) -> Size:

@@ -15,7 +15,7 @@ from roiline.ops.detection_lists import (
     write_list_suppression,
     write_visit,
 )
-from roiline.ops.extents import Size
+from roiline.ops.extents import Size, combine
 from roiline.ops.kernels import Argument, Kernel, KernelInput, KernelNode, KernelOutput, write_kernel
 from roiline.ops.nodes import NodeWriter
 
@@ -23,7 +23,7 @@ from roiline.ops.nodes import NodeWriter
 def _lists(node: KernelNode) -> tuple[Size, Size, Size]:
     """Returns (pictures, classes without background, rows of a picture)."""
     images = node.dim("im_info", 0)
-    return images, node.dim("cls_prob", 1) - 1, node.dim("rois", 0) // images
+    return images, node.dim("cls_prob", 1) - 1, combine("//", node.dim("rois", 0), images)
 
 
 def _arguments(node: KernelNode) -> dict[str, Argument]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roiline.report.benchmark.document import Report
-from roiline.report.benchmark.figures import NARROW, WIDE, Axis, Figure, draw_both, plain_number, round_ticks
+from roiline.report.benchmark.figures import NARROW, WIDE, Axis, Figure, draw_both, plain_number
 
 
 def draw_latency(distribution: dict[str, Any]) -> str:
@@ -18,23 +18,25 @@ def draw_latency(distribution: dict[str, Any]) -> str:
     def draw(width: int) -> Figure:
         margin = 0.02 * (high - low)
         x = Axis(low - margin, high + margin, "milliseconds", label=plain_number)
-        y = Axis(0, 1.18 * max(*counts, 1), "pictures", ticks=_whole_ticks(max(counts)))
+        y = Axis(0, max(*counts, 1), "pictures", ticks=_whole_ticks(max(counts)))
         figure = Figure("How long pictures take: number of pictures by milliseconds", x, y, width=width)
-        figure.top = 44
+        figure.top, figure.height = 68, 290
         for index, count in enumerate(counts):
             start = low + index * step
             tip = f"{start:.1f} to {start + step:.1f} ms: {count} pictures"
             if count:
                 figure.bar(start, start + step, count, "fill-accent", tip)
         for row, name in enumerate(("p50", "p90", "p99")):
-            figure.upright(stats[f"{name}_ms"], f"{name} {stats[f'{name}_ms']:.1f} ms", row=row - 1)
+            figure.upright(stats[f"{name}_ms"], f"{name} {stats[f'{name}_ms']:,.1f} ms", row=row - 3)
         return figure
 
     return draw_both(draw)
 
 
 def _whole_ticks(most: int) -> tuple[float, ...]:
-    return tuple(value for value in round_ticks(0, most, 5) if value == int(value))
+    """Returns a few whole numbers from 0 to `most`."""
+    step = next(factor * 10**power for power in range(12) for factor in (1, 2, 5) if 4 * factor * 10**power >= most)
+    return tuple(range(0, most + 1, step))
 
 
 def draw_device_use(report: Report) -> str:
@@ -86,7 +88,7 @@ def draw_roofline(report: Report) -> str:
     xs = [part["flop_per_byte"] for part in parts] + [ridge]
     ys = [part["gflops"] for part in parts]
     low, high = min(xs) / 3, max(xs) * 4
-    bottom, top = min(*ys, bandwidth * low) / 2, max(peak, *ys) * 2
+    bottom, top = min(*ys, bandwidth * low) / 2, max(peak, *ys) * 1.6
 
     def draw(width: int) -> Figure:
         x = Axis(low, high, "operations per byte (intensity)", logarithmic=True)

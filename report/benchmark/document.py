@@ -109,7 +109,7 @@ def _time_of_image(measured: Benchmark) -> list[dict[str, Any]]:
             continue
         stages = typical.stages_ms.get(group, {})
         segments = _model_segments(stages, measured) if group == "main" else _plain_segments(stages)
-        total = scale * math.fsum(account.wall_s for account in accounts)
+        total = scale * typical.wall_s * len(accounts)
         used = math.fsum(segment["ms"] for segment in segments)
         segments.append({"stage": "other" if group == "main" else "idle", "ms": max(0.0, total - used)})
         rows.append({"lanes": group, "title": title, "count": len(accounts), "total_ms": total, "segments": segments})
@@ -145,6 +145,7 @@ def _model_lanes(measured: Benchmark) -> list[dict[str, Any]]:
             "wall_s": account.wall_s,
             "busy_s": account.busy_s,
             "wait_s": account.wait_s,
+            "after_s": measured.rounds[measured.typical].wall_s - account.wall_s,
             "engine_share": math.fsum(account.stages.get(stage, 0.0) for stage in ENGINE_STAGES) / account.wall_s,
             "wait_share": account.wait_s / account.wall_s,
             "accounted_share": (account.busy_s + account.wait_s) / account.wall_s,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-WIDE, NARROW = 760, 340
+WIDE, NARROW = 880, 340
 
 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -114,13 +114,13 @@ class Figure:
         )
 
     def upright(self, x: float, label: str, *, row: int = 0) -> None:
-        """Draws a line over the whole height with a label at its top, in the `row`-th line of letters."""
+        """Draws a line from the floor to a label, in the `row`-th line of letters from the top: lower rows do not cross higher labels."""
         across, floor = self.at(x, self.y.low)
-        anchor = "end" if across > self.width - self.right - 90 else "start"
-        shift = -4 if anchor == "end" else 4
+        anchor = "end" if across > self.width / 2 else "start"
+        shift = -5 if anchor == "end" else 5
         self._parts.append(
-            f'<line class="mark" x1="{across}" x2="{across}" y1="{self.top - 8}" y2="{floor}"/>'
-            f'<text class="label halo" x="{across + shift}" y="{self.top + 13 * row}" text-anchor="{anchor}">{html.escape(label)}</text>'
+            f'<line class="mark" x1="{across}" x2="{across}" y1="{self.top - 10 + 14 * row}" y2="{floor}"/>'
+            f'<text class="label halo" x="{across + shift}" y="{self.top + 14 * row}" text-anchor="{anchor}">{html.escape(label)}</text>'
         )
 
     def note(

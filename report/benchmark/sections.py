@@ -285,14 +285,17 @@ def show_rounds(n: Numbers) -> str:
             n.number(f"model_lanes.{index}.wall_s", 2),
             n.number(f"model_lanes.{index}.busy_s", 2),
             n.number(f"model_lanes.{index}.wait_s", 2),
+            n.number(f"model_lanes.{index}.after_s", 2),
             n.percent(f"model_lanes.{index}.accounted_share", 1),
         )
         for index, lane in enumerate(n.report["model_lanes"])
     ]
     return (
         make_table(("Round", "Images", "Wall s", "images/s", "Open s", "Merge s"), rounds)
-        + "<h3>Do the numbers add up?</h3><p>Busy and waiting time of each worker's model lane against the wall time of the round.</p>"
-        + make_table(("Model lane", "Wall s", "Busy s", "Waiting s", "Accounted"), lanes)
+        + "<h3>Do the numbers add up?</h3><p>Busy and waiting time of each worker's model lane against the "
+        "worker's own wall time, from the first order to its last word. After that the run still waits for other workers and "
+        "checks the shards: that is in the rate too.</p>"
+        + make_table(("Model lane", "Wall s", "Busy s", "Waiting s", "After s", "Accounted"), lanes)
     )
 
 
@@ -318,7 +321,7 @@ def show_environment(n: Numbers) -> str:
             (
                 "Workers",
                 f"{len(subject['devices'])} ({escape(', '.join(subject['devices']))}), {subject['threads']} threads and "
-                f"{subject['readers']} readers each",
+                f"{subject['readers']} {'reader' if subject['readers'] == 1 else 'readers'} each",
             ),
             ("Batch", f"{subject['batch_size']}, {subject['batch_mode']}"),
             (

@@ -10,8 +10,8 @@ CSS = """
   --read: #57a3c9; --decode: #2f7fb5; --prepare: #1b5a8c; --copy: #8a94a3; --trunk: #6b4fbb; --proposals: #b0479a; --heads: #e07b39;
   --network: #6b4fbb; --post: #3f9b6c; --report: #7fb796; --write: #c9a227; --waiting: #cbd1d8; --other: #e4e7eb; --idle: #eceff2;
 }
-@media (prefers-color-scheme: dark) { :root:not([data-theme=light]) { DARK } }
-[data-theme=dark] { DARK }
+@media screen and (prefers-color-scheme: dark) { :root:not([data-theme=light]) { DARK } }
+@media screen { [data-theme=dark] { DARK } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: var(--paper); color: var(--ink); line-height: 1.55;
@@ -54,7 +54,7 @@ dl.facts dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 12px 0 4px; font-size: .85rem; color: var(--soft); }
 .legend b { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 6px; vertical-align: -1px; }
 .figure { margin: 6px 0 10px; }
-svg.chart { width: 100%; height: auto; display: block; font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+svg.chart { width: 100%; height: auto; display: block; font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 svg.narrow { display: none; }
 svg text { fill: var(--soft); font-variant-numeric: tabular-nums; }
 svg .label { fill: var(--ink); font-weight: 550; }
@@ -71,12 +71,12 @@ STAGES
 .pictures figcaption { margin-top: 4px; overflow-wrap: anywhere; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; padding: 4px 0; }
 [hidden] { display: none !important; }
-@media (max-width: 640px) {
+@media (max-width: 700px) {
   main { padding: 20px 16px 48px; } h2 { margin-top: 38px; }
-  svg.wide { display: none; } svg.narrow { display: block; }
+  svg.wide { display: none; } svg.narrow { display: block; font-size: 12px; }
   .lane { grid-template-columns: 1fr auto; gap: 4px 12px; } .lane .stack { grid-column: 1 / -1; grid-row: 2; }
   dl.facts { grid-template-columns: 1fr; gap: 0; } dl.facts dd { margin-bottom: 8px; }
-  th, td { padding: 6px 7px; } .cards { grid-template-columns: 1fr 1fr; gap: 10px; }
+  table { font-size: .8rem; } th, td { padding: 6px 4px; } .cards { grid-template-columns: 1fr 1fr; gap: 10px; }
   .card { padding: 12px 14px; } .card .big { font-size: 1.6rem; } .card:last-child:nth-child(odd) { grid-column: 1 / -1; }
   .pictures { grid-template-columns: 1fr 1fr; gap: 10px; }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,13 @@ def test_sizes_that_are_no_sizes_are_counted(tmp_path: Path) -> None:
     del images[2]["width"]
     (problem,) = inspect(change_json(data, images=images)).problems
     assert problem.startswith("image without a valid width and height (taken from the picture file): 3 (")
+
+
+def test_a_picture_beyond_the_limit(tmp_path: Path) -> None:
+    data = write_pictures(tmp_path, 2)
+    header = struct.pack(">I4sIIBBBBB", 13, b"IHDR", 30000, 30000, 8, 2, 0, 0, 0)
+    (tmp_path / "000007.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + bytes(4))
+    assert inspect(data).problems == ("picture that needs a higher --max-pixels: 1 (7: 900000000 pixels)",)
 
 
 def test_names_of_files(tmp_path: Path) -> None:

@@ -54,9 +54,10 @@ TRACE = Trace(2.0, (MAIN, READER))
 
 
 def test_busy_and_waiting_add_up_to_the_wall_time() -> None:
-    main, reader = account_lanes(TRACE)
+    main, reader = account_lanes(TRACE._replace(wall_s=2.5))
     assert (main.busy_s, main.wait_s, main.other_s) == pytest.approx((1.15, 0.85, 0.0))
     assert (reader.busy_s, reader.wait_s, reader.other_s) == pytest.approx((0.8, 0.0, 1.2))
+    assert (main.wall_s, reader.wall_s) == pytest.approx((2.0, 2.0))
     assert main.stages == pytest.approx(
         {"infer": 1.0, "post": 0.05, "stack": 0.1, "wait_end": 0.05, "wait_picture": 0.8}
     )

@@ -239,3 +239,12 @@ def test_images_that_are_missing_or_there_twice_are_refused(tmp_path: Path) -> N
 def test_file_names(task: Any, form: str, named: tuple[int, int] | None, names: list[str]) -> None:
     assert list(result_names(task, form, named, ("masks", "keypoints"))) == names
     assert list(result_names(task, form, named)) == names[:1]
+
+
+def test_ids_of_the_shards_must_be_those_of_the_dataset(tmp_path: Path) -> None:
+    none = np.zeros((0, 4), np.float32), np.zeros(0, np.float32)
+    results = in_shards(tmp_path, "proposals", [Proposals(image_id, *none) for image_id in (3, 5, 8)])
+    parts = [(0, results._shards)]
+    assert MergedResults(parts, images=3, image_ids=[3, 5, 8]).image_ids == [3, 5, 8]
+    with pytest.raises(DataError, match="position 1: the shards have image 5, the dataset has 6"):
+        MergedResults(parts, images=3, image_ids=[3, 6, 8])

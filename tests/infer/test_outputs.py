@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,3 +164,25 @@ def test_shards_that_cannot_be_looked_at_are_said(root: Path, tmp_path: Path) ->
     (tmp_path / "shards").touch()
     with pytest.raises(DataError, match=r"000000\.shard: cannot be looked at \(Not a directory\)"):
         read_status(tmp_path)
+
+
+_KILLED_WHILE_MERGING = """
+import os, signal, sys
+from pathlib import Path
+from run_support import make_request
+from roiline.infer import pickle_stream
+from roiline.infer.run import run_dataset
+pickle_stream.PickleStream.close = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+run_dataset(make_request(Path(sys.argv[1]), Path(sys.argv[2])), progress=False)
+"""
+
+
+def test_a_run_that_is_killed_while_it_merges_leaves_nothing_behind(root: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _KILLED_WHILE_MERGING, str(root), str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "out" / "detections.pkl").exists()
+    assert len(list((tmp_path / "out").glob(".*.part"))) == 1
+    run_dataset(make_request(root, tmp_path / "out"), progress=False)
+    assert list((tmp_path / "out").glob(".*.part")) == []
+    assert result_bytes(tmp_path / "out") == result_bytes(root / "whole")

@@ -76,6 +76,10 @@ def test_a_driver_that_fails_says_why(monkeypatch):
 
 def test_no_binding_names_both_extras(monkeypatch):
     remove_bindings(monkeypatch)
+    monkeypatch.setattr("roiline.engines.cuda.driver.has_driver_library", lambda: False)
+    with pytest.raises(EngineError, match="no NVIDIA driver on this machine"):
+        open_driver()
+    monkeypatch.setattr("roiline.engines.cuda.driver.has_driver_library", lambda: True)
     with pytest.raises(EngineError, match=r"no CUDA binding .*roiline\[tensorrt\].*roiline\[pycuda\]"):
         open_driver()
     with pytest.raises(UsageError, match=r"no CUDA binding named 'cupy'"):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
+import onnx
 import pytest
 from lowered_runs import C4, FAMILIES, SIZE, assert_same_answers, run_both
 from thin_models import export_thin, feed_pictures, feed_rois
 from torchvision_states import StateMaker, thin_state, write_safetensors
 
 from roiline.engines.protocol import Stage
+from roiline.engines.tensorrt.lowering import lower_model
+from roiline.export.half_precision import FP16, convert_to_half
 from roiline.export.torchvision.exporter import export_torchvision
 
 if shutil.which("g++") is None:
@@ -62,6 +65,20 @@ def test_raw_rows_and_taps_lose_their_padding(tmp_path):
     stage = Stage(outputs=(*model.spec.seams["raw"], *model.spec.taps))
     expected, got = run_both(model.path, feed_pictures(2, *SIZE), stage)
     assert len(expected["rois"]) == expected["rpn_count"].sum()
+    assert_same_answers(expected, got)
+
+
+def test_half_features_go_into_kernels_as_they_are(tmp_path):
+    model = export_thin(FAMILIES["masks on one level"], tmp_path)
+    half = tmp_path / "half.onnx"
+    onnx.save(convert_to_half(onnx.load(model.path), FP16), half)
+    graph = lower_model(onnx.load(half), where="half").model.graph
+    producer = {name: node for node in graph.node for name in node.output}
+    poolings = [node for node in graph.node if node.op_type == "AlignRoIs1"]
+    assert len(poolings) == 2
+    assert all(producer[node.input[1]].op_type != "Cast" for node in poolings)
+    expected, got = run_both(half, feed_pictures(2, *SIZE))
+    assert expected["count"].min() > 0
     assert_same_answers(expected, got)
 
 

@@ -109,6 +109,7 @@ def test_the_driver_is_asked_before_tensorrt(plan, monkeypatch):
 
 def test_without_a_binding(plan, monkeypatch):
     remove_bindings(monkeypatch)
+    monkeypatch.setattr("roiline.engines.cuda.driver.has_driver_library", lambda: True)
     with pytest.raises(EngineError, match="no CUDA binding is installed"):
         open_engine(plan, device=GPU)
 
