@@ -1,6 +1,6 @@
 """Measures how much memory the joining of shards to result files takes: a fresh process a format, over shards made for it.
 
-    python benchmarks/merge_memory.py [--images 100000] [--rows 1000] [--folder DIR]
+    python benchmarks/merge_memory.py [--images 100000] [--rows 1000] [--task NAME] [--folder DIR]
 
 Shards of random proposals (`--rows` an image) and of random detections (`--detections` an image, 80 classes) are written by the code
 that runs write them with; then every format is written by a process of its own, whose peak of resident memory is compared with
@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--detections", type=int, default=100)
+    parser.add_argument("--task", choices=["proposals", "detections"], help="only this one")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--write", nargs=3, metavar=("SHARDS", "TASK", "FORMAT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -48,7 +49,8 @@ def main() -> None:
 
 
 def _measure(folder: Path, options: argparse.Namespace) -> None:
-    for task, rows in (("proposals", options.rows), ("detections", options.detections)):
+    counts = {"proposals": options.rows, "detections": options.detections}
+    for task, rows in counts.items() if options.task is None else [(options.task, counts[options.task])]:
         shards = folder / task
         shards.mkdir()
         began = time.perf_counter()

@@ -94,14 +94,17 @@ class Timed:
         return getattr(self._inner, name)
 
     def begin(self, batch: Any) -> Any:
+        """Passes on, and begins to count after the first batch, the warm-up's."""
         pending = self._inner.begin(batch)
         self._begun = self._begun or time.process_time()
         return pending
 
     def infer(self, batch: Any) -> Any:
+        """Passes on, counted as `begin` is."""
         return self._inner.wait(self.begin(batch))
 
     def close(self) -> None:
+        """Writes the time down."""
         (self._folder / f"{os.getpid()}.cpu").write_text(str(time.process_time() - self._begun))
         self._inner.close()
 

@@ -68,11 +68,11 @@ class Sampler(threading.Thread):
         while not self._over.wait(self._every_s):
             if not self._shards.is_dir():
                 continue
-            workers = _children()
-            for pid in (os.getpid(), *workers) if workers else ():
-                sample = _sample(pid)
-                if sample is not None and sample[0] > 0:
-                    name = "parent" if pid == os.getpid() else f"worker {pid}"
+            samples = {f"worker {pid}": _sample(pid) for pid in _children()}
+            alive = {name: sample for name, sample in samples.items() if sample is not None and sample[0] > 0}
+            parent = _sample(os.getpid())
+            if alive and parent is not None:  # what comes after the workers have gone is the merge
+                for name, sample in {"parent": parent, **alive}.items():
                     self.rows[name].append((time.monotonic(), *sample))
 
     def stop(self) -> None:

@@ -79,7 +79,7 @@ class FakeBackend:
         """Returns boxes (L, 4), scores (L,), classes (L,) and the count for one picture, L being the limit."""
         height, width = (max(1, round(float(side) * float(im_info[2]))) for side in im_size)
         rows = pixels[:, : height : max(1, height * width // SAMPLED_PIXELS), :width]
-        digest = hashlib.sha256(np.ascontiguousarray(rows)).digest()
+        digest = hashlib.sha256(rows.tobytes()).digest()
         random = np.random.default_rng(np.frombuffer(digest, np.uint32))
         count = int(random.integers(0, self._limit + 1))
         size = np.array([im_size[1], im_size[0]], np.float32) - 1

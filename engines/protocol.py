@@ -9,7 +9,7 @@ every backend, and one that cannot simply computes in `submit`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -84,6 +84,28 @@ class PipelinedBackend(Backend, Protocol):
         """Waits for the batch that was submitted first of those in flight; the arrays are the caller's own."""
 
 
+class PictureCall(Protocol):
+    """Is what a device needs to make network input of one picture: the kernel `PrepareImage`'s inputs in order, and its attributes."""
+
+    @property
+    def inputs(self) -> Sequence[Tensor]:
+        """Is the picture's bytes, value tables, and where samples lie."""
+
+    @property
+    def attributes(self) -> Mapping[str, int]:
+        """Is the kernel's attributes."""
+
+
+@runtime_checkable
+class PictureBackend(PipelinedBackend, Protocol):
+    """Is a backend that makes its input `data` of pictures itself."""
+
+    def submit_pictures(
+        self, pictures: Sequence[PictureCall], size_hw: tuple[int, int], feeds: Mapping[str, Tensor]
+    ) -> object:
+        """Starts a batch of pictures, padded to one size; `feeds` has the other inputs."""
+
+
 @dataclass(slots=True)
 class Ticket:
     """Is a batch in flight: what `Engine.submit` gives and `Engine.collect` takes once.
@@ -101,7 +123,7 @@ class Engine:
 
     `spec` is the model's specification, `inputs` and `outputs` its tensors, `description` says what was really got
     (backend, version, providers, threads). `depth` is how many batches may be in flight (1: `submit` computes). `usual_hw` is the size of
-    the network's input that the engine was tuned for, None where it takes any.
+    the network's input that the engine was tuned for, None where it takes any. `takes_pictures`: `submit_pictures` is there.
     """
 
     def __init__(self, backend: Backend, spec: ModelSpec) -> None:
@@ -113,6 +135,7 @@ class Engine:
         pipelined = backend if isinstance(backend, PipelinedBackend) else None
         self.depth = 1 if pipelined is None else pipelined.depth
         self.usual_hw = None if pipelined is None else pipelined.usual_hw
+        self.takes_pictures = isinstance(backend, PictureBackend)
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Runs once and returns every output by name.
@@ -139,6 +162,27 @@ class Engine:
         if isinstance(backend, PipelinedBackend):
             return Ticket(pending=backend.submit(feeds))
         return Ticket(results=backend.run(feeds))
+
+    def submit_pictures(
+        self, pictures: Sequence[PictureCall], size_hw: tuple[int, int], feeds: Mapping[str, Tensor]
+    ) -> Ticket:
+        """Starts a batch of pictures that the device prepares, each padded to `size_hw`; `feeds` has all inputs but `data`.
+
+        Raises:
+            UsageError: the backend does not prepare pictures, or an input is missing, unknown, or of another type or shape.
+            EngineError: as for `submit`.
+        """
+        backend = self._open_backend()
+        if not isinstance(backend, PictureBackend):
+            raise UsageError("this engine takes prepared pictures only")
+        expected = {info.name: info for info in self.inputs if info.name != "data"}
+        if set(feeds) != set(expected):
+            raise UsageError(
+                f"the engine takes the inputs {sorted(expected)} beside pictures, it was given {sorted(feeds)}"
+            )
+        for name, info in expected.items():
+            _check_tensor(feeds[name], info, UsageError)
+        return Ticket(pending=backend.submit_pictures(pictures, size_hw, feeds))
 
     def collect(self, ticket: Ticket) -> dict[str, Tensor]:
         """Waits for a batch, in the order in which batches were submitted, and returns every output by name.

@@ -15,11 +15,12 @@ ENGINES: dict[str, str] = {
     "onnxruntime-tensorrt": "roiline.engines.onnxruntime:open_tensorrt_backend",
     "fake": "roiline.engines.fake:open_backend",
     "tensorrt": "roiline.engines.tensorrt.backend:open_backend",
+    "tensorrt-pictures": "roiline.engines.tensorrt.backend:open_picture_backend",
     "host-kernels": "roiline.engines.host_kernels:open_backend",
 }
 DEFAULT_ENGINE = "onnxruntime"
-PLAN_ENGINE = "tensorrt"
-"""What runs a built engine, and nothing else; a built engine is known by its name."""
+PLAN_ENGINES = ("tensorrt", "tensorrt-pictures")
+"""What runs built engines, and nothing else (a built engine is known by its name): the second prepares pictures on the GPU."""
 
 
 def resolve_engine(name: str, model: Path | None = None) -> str:
@@ -30,14 +31,16 @@ def resolve_engine(name: str, model: Path | None = None) -> str:
     """
     built = model is not None and model.suffix == PLAN_SUFFIX
     if name == "auto":
-        return PLAN_ENGINE if built else DEFAULT_ENGINE
+        return PLAN_ENGINES[0] if built else DEFAULT_ENGINE
     if name not in ENGINES:
         raise UsageError(f"there is no engine named {name!r}; there are auto, {', '.join(sorted(ENGINES))}")
-    if built and name != PLAN_ENGINE:
-        raise UsageError(f"{model}: a built engine runs in {PLAN_ENGINE} only, --engine {name} was asked for")
-    if model is not None and name == PLAN_ENGINE and not built:
+    if built and name not in PLAN_ENGINES:
         raise UsageError(
-            f"{model}: --engine {PLAN_ENGINE} runs built engines (*{PLAN_SUFFIX}); make one with `roiline build {model} -o "
+            f"{model}: a built engine runs in {' or '.join(PLAN_ENGINES)} only, --engine {name} was asked for"
+        )
+    if model is not None and name in PLAN_ENGINES and not built:
+        raise UsageError(
+            f"{model}: --engine {name} runs built engines (*{PLAN_SUFFIX}); make one with `roiline build {model} -o "
             f"{model.with_suffix(PLAN_SUFFIX)}`, or use --engine onnxruntime"
         )
     return name

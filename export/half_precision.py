@@ -20,6 +20,7 @@ from roiline.core.errors import ExportError
 from roiline.core.structures import Float32
 from roiline.export.trunk import LAYER_OPS, Trunk, find_trunk, reads_shape_only
 
+_MOST_FP16 = float(np.finfo(np.float16).max)
 _EVERY = -1
 _CARRIERS: Mapping[str, int] = {
     "Relu": 1,
@@ -65,9 +66,22 @@ FP16 = HalfType("fp16", onnx.TensorProto.FLOAT16, 20)
 BF16 = HalfType("bf16", onnx.TensorProto.BFLOAT16, 22)
 
 
+def check_fp16_range(ranges: Mapping[str, float]) -> None:
+    """Holds that measured features stay within fp16, which an engine that computes them in fp32 would not notice.
+
+    Raises:
+        ExportError: some are beyond it; they are named.
+    """
+    beyond = [f"{name} ({value:.4g})" for name, value in ranges.items() if value > _MOST_FP16]
+    if beyond:
+        raise ExportError(
+            f"--precision fp16: features exceed 65504, where fp16 ends: {', '.join(beyond[:5])}; bf16 has the range of fp32"
+        )
+
+
 def _round_fp16(array: Float32, name: str) -> NDArray[np.uint16]:
     most = float(np.abs(array).max(initial=0.0))
-    if most > float(np.finfo(np.float16).max):
+    if most > _MOST_FP16:
         raise ExportError(
             f"--precision fp16: weights {name} reach {most:.4g}, and fp16 ends at 65504; bf16 has the range of fp32"
         )

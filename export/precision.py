@@ -7,7 +7,7 @@ whoever can read pictures, who also judges whether the changed model still answe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -17,8 +17,9 @@ from onnx import helper
 from roiline.core.errors import UsageError
 from roiline.core.spec import METADATA_KEY, ModelSpec, Precision
 from roiline.export.activation_ranges import Answers, Feeds, answer_feeds, measure_ranges
-from roiline.export.half_precision import BF16, FP16, convert_to_half
+from roiline.export.half_precision import BF16, FP16, check_fp16_range, convert_to_half
 from roiline.export.quantization import find_quantized, quantize
+from roiline.export.trunk import find_layer_results
 
 
 class Verdict(NamedTuple):
@@ -80,17 +81,22 @@ def convert_model(
     check_precision(precision, calibration)
     if precision == "fp32":
         return Converted(model, spec, Verdict())
-    seam = [name for task in spec.tasks[-1:] for name in spec.seams[task]]
-    if precision == "int8" and calibration is not None:
-        tensors = find_quantized(model.graph).values()
-        measured = measure_ranges(model, tensors, seam, calibration.feeds(spec))
-        changed, expected = quantize(model, measured.ranges), measured.answers
-    else:
-        changed = convert_to_half(model, BF16 if precision == "bf16" else FP16)
-        expected = () if calibration is None else answer_feeds(model, seam, calibration.feeds(spec))
     verdict = Verdict()
-    if calibration is not None:
-        verdict = calibration.judge(spec, expected, answer_feeds(changed, seam, calibration.feeds(spec)))
+    if calibration is None:
+        changed = convert_to_half(model, BF16 if precision == "bf16" else FP16)
+    else:
+        seam = [name for task in spec.tasks[-1:] for name in spec.seams[task]]
+        tensors = find_quantized(model.graph).values() if precision == "int8" else find_layer_results(model.graph)
+        measured = measure_ranges(model, tensors, seam, calibration.feeds(spec))
+        changed = _change_measured(model, precision, measured.ranges)
+        verdict = calibration.judge(spec, measured.answers, answer_feeds(changed, seam, calibration.feeds(spec)))
     described = replace(spec, precision=precision)
     helper.set_model_props(changed, {METADATA_KEY: described.to_json()})
     return Converted(changed, described, verdict)
+
+
+def _change_measured(model: onnx.ModelProto, precision: Precision, ranges: Mapping[str, float]) -> onnx.ModelProto:
+    if precision == "int8":
+        return quantize(model, ranges)
+    check_fp16_range(ranges)
+    return convert_to_half(model, FP16)

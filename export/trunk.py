@@ -48,6 +48,12 @@ def find_trunk(graph: onnx.GraphProto) -> Trunk:
     return Trunk(tuple(layers), frozenset(first), outputs)
 
 
+def find_layer_results(graph: onnx.GraphProto) -> list[str]:
+    """Returns the tensors that the layers make, in the order of computation."""
+    layers = set(find_trunk(graph).layers)
+    return [name for node in graph.node if node.name in layers for name in node.output]
+
+
 def is_layer(node: onnx.NodeProto, weights: Iterable[str]) -> bool:
     """Says whether a node is a layer: one of their operators, with weights that the file holds."""
     return (

@@ -53,7 +53,10 @@ _BATCH_SIZES = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Is one run of the pipeline: its pictures, its wall time, its phases in seconds, and lane time a picture by lane group and stage."""
+    """Is one run of the pipeline: its pictures, its wall time, its phases in seconds, and lane time a picture by lane group and stage.
+
+    `gpus` are the records of GPU use and memory that the run's timing.json has; none of a run on the CPU.
+    """
 
     images: int
     failed: int
@@ -61,6 +64,7 @@ class Round:
     images_per_s: float
     phases: Mapping[str, float]
     stages_ms: Mapping[str, Mapping[str, float]]
+    gpus: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +236,9 @@ def _run_round(request: RunRequest) -> Round:
     timing = read_json_object(request.out / TIMING_FILE, format_version=TIMING_VERSION)
     images, wall_s = int(timing["images"]), float(timing["wall_s"])
     stages = stage_ms_per_image(account_lanes(read_trace(request.out / TRACE_FILE)), images)
-    return Round(images, summary.failed, wall_s, images / wall_s, timing["phases"], stages)
+    return Round(
+        images, summary.failed, wall_s, images / wall_s, timing["phases"], stages, tuple(timing.get("gpus", ()))
+    )
 
 
 def _sweep(request: RunRequest, sample: Sequence[ImageWork]) -> list[SweepPoint]:
@@ -293,5 +299,5 @@ def _describe_subject(
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Returns the median of several rounds, the least and the most, and all of them."""
-    return {"median": statistics.median(values), "least": min(values), "most": max(values), "rounds": list(values)}
+    """Returns the median of several rounds (of an even number the lower middle, as of `middle`), the least, the most, and all of them."""
+    return {"median": statistics.median_low(values), "least": min(values), "most": max(values), "rounds": list(values)}

@@ -26,12 +26,12 @@ from roiline.infer.benchmark_operations import PARTS, NodeParts, Part, count_lay
 from roiline.infer.feeds import make_feeds
 from roiline.infer.messages import ImageWork, Setup
 from roiline.infer.model import choose_stage
+from roiline.infer.opening import open_predictor, warm_up
 from roiline.infer.pictures import decode_picture, read_bytes
 from roiline.infer.predictor import Predictor
 from roiline.infer.preparation import PreparedPicture, prepare_picture, stack_batch
 from roiline.infer.request import spec_with_overrides
 from roiline.infer.shards import write_shard
-from roiline.infer.worker import open_predictor, warm_up
 
 LOG = logging.getLogger("roiline.benchmark")
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from roiline.core.errors import OutputError
 from roiline.core.structures import Int64
 
-WAITING_BYTES = 32 << 20
+WAITING_BYTES = 8 << 20
 """What the rows of one spill take in memory at most, and what is read of it at once."""
 
 

@@ -19,6 +19,7 @@ from roiline.core.errors import EngineError, ModelError, UsageError
 from roiline.core.files import check_output
 from roiline.core.spec import ModelSpec, Task, TestOptions
 from roiline.engines.cuda.driver import Driver, open_driver
+from roiline.engines.cuda.resources import CudaContext
 from roiline.engines.model_file import PLAN_SUFFIX, cut_model, describe_ends, read_spec
 from roiline.engines.protocol import Stage
 from roiline.engines.tensorrt.builder import build_engine
@@ -123,7 +124,7 @@ def build_plan(request: BuildRequest) -> BuildReport:
 
     register_plugins(trt, trtp, plan.plugins, compile_kernel)
     check_creators(trt.get_plugin_registry(), plan.plugins)
-    engine = _build(request, plan, trt)
+    engine = _build(request, plan, trt, driver)
     passport = try_and_keep(
         engine,
         plan.passport,
@@ -283,14 +284,19 @@ def _is_up_to_date(request: BuildRequest, wanted: Passport) -> bool:
     return True
 
 
-def _build(request: BuildRequest, plan: _Plan, trt: Any) -> bytes:
+def _build(request: BuildRequest, plan: _Plan, trt: Any, driver: Driver) -> bytes:
+    """Builds on the GPU that was asked for: its context is the current one meanwhile."""
     kernels = sum(node.op_type in plan.plugins for node in plan.model.graph.node)
     LOG.info("building with %d kernels and %d profiles; this takes minutes", kernels, len(plan.passport.profiles))
-    return build_engine(
-        trt,
-        plan.model,
-        plugins=plan.plugins,
-        profiles=plan.passport.profiles,
-        settings=request.settings,
-        timing_cache=request.timing_cache,
-    )
+    context = CudaContext(driver, request.device)
+    try:
+        return build_engine(
+            trt,
+            plan.model,
+            plugins=plan.plugins,
+            profiles=plan.passport.profiles,
+            settings=request.settings,
+            timing_cache=request.timing_cache,
+        )
+    finally:
+        context.close()

@@ -47,7 +47,7 @@ class WholePredictor(Predictor):
     def __init__(self, engine: Engine, spec: ModelSpec, task: Task) -> None:
         self.spec = spec
         self.needs_proposals = spec.given_proposals is not None
-        self._engine = engine
+        self.engine = engine
         self._task = task
         takes_one = any(info.name == "data" and info.shape[0] == 1 for info in engine.inputs)
         self._one_picture = takes_one or bool(spec.taps)
@@ -55,23 +55,23 @@ class WholePredictor(Predictor):
     @property
     def description(self) -> Mapping[str, str]:
         """Says which engine was really got."""
-        return self._engine.description
+        return self.engine.description
 
     @property
     def depth(self) -> int:
         """Is the engine's own, and 1 where batches are split up."""
-        return 1 if self._one_picture else self._engine.depth
+        return 1 if self._one_picture else self.engine.depth
 
     @property
     def usual_hw(self) -> tuple[int, int] | None:
         """Is the engine's own."""
-        return self._engine.usual_hw
+        return self.engine.usual_hw
 
     def begin(self, batch: ImageBatch) -> _Pending:
         """Starts the engine over a batch; a model that takes one picture only, or has taps, is run at once, picture by picture."""
         if not self._one_picture:
-            return _Pending(batch, self._submit(batch))
-        return _Pending(batch, None, [(part, self._collect(self._submit(part))) for part in split_batch(batch)])
+            return _Pending(batch, self.submit(batch))
+        return _Pending(batch, None, [(part, self._collect(self.submit(part))) for part in split_batch(batch)])
 
     def wait(self, pending: _Pending) -> list[_Answer]:
         """Returns what the engine answered to which pictures.
@@ -91,14 +91,15 @@ class WholePredictor(Predictor):
         del batch
         return [answer for part, tensors in outputs for answer in self._finish_part(tensors, part)]
 
-    def _submit(self, batch: ImageBatch) -> Ticket | None:
+    def submit(self, batch: ImageBatch) -> Ticket | None:
+        """Starts the engine over a batch; None where a model that needs given proposals has none."""
         feeds = make_feeds(batch, self.spec, self.spec.image_rules)
         if self.needs_proposals and not count_proposals(batch):
             return None
-        return self._engine.submit({info.name: feeds[info.name] for info in self._engine.inputs})
+        return self.engine.submit({info.name: feeds[info.name] for info in self.engine.inputs})
 
     def _collect(self, ticket: Ticket | None) -> dict[str, Tensor]:
-        return {} if ticket is None else self._engine.collect(ticket)
+        return {} if ticket is None else self.engine.collect(ticket)
 
     def _finish_part(self, outputs: dict[str, Tensor], batch: ImageBatch) -> Sequence[Result]:
         if not outputs:
@@ -116,7 +117,7 @@ class WholePredictor(Predictor):
 
     def close(self) -> None:
         """Gives the engine back."""
-        self._engine.close()
+        self.engine.close()
 
     def _split_proposals(self, outputs: dict[str, Tensor], batch: ImageBatch) -> list[Proposals]:
         boxes, scores, count = (outputs[name] for name in self.spec.seams["proposals"])
@@ -206,7 +207,12 @@ def _open_one(model: Path, task: Task, device: Device, engine: str, overrides: R
         from roiline.infer.host_detection import HostPredictor
 
         return HostPredictor(open_stage, find_taps, spec)
-    return WholePredictor(open_stage(choose_stage(spec, task)), spec, task)
+    opened = open_stage(choose_stage(spec, task))
+    if opened.takes_pictures:
+        from roiline.infer.picture_predictor import PicturePredictor
+
+        return PicturePredictor(opened, spec, task)
+    return WholePredictor(opened, spec, task)
 
 
 def choose_stage(spec: ModelSpec, task: Task) -> Stage | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from roiline.core.spec import ModelSpec
-from roiline.core.structures import ImageBatch, Result
+from roiline.core.spec import ImageRules, ModelSpec
+from roiline.core.structures import ImageBatch, Result, UInt8
+from roiline.infer.preparation import PreparedPicture, prepare_picture
 
 
 class Predictor(Protocol):
@@ -33,6 +34,10 @@ class Predictor(Protocol):
     def usual_hw(self) -> tuple[int, int] | None:
         """Is the size of the network's input that the model was tuned for; None where any will do."""
         return None
+
+    def prepare(self, picture: UInt8, rules: ImageRules) -> PreparedPicture:
+        """Makes network input of a BGR picture; called from several threads. One that needs the pictures may leave its pixels out."""
+        return prepare_picture(picture, rules)
 
     def begin(self, batch: ImageBatch) -> Any:
         """Starts the model over a batch, at most `depth` at a time; what comes out is only for `wait`."""

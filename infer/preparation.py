@@ -138,10 +138,24 @@ def prepare_picture(picture: UInt8, rules: ImageRules) -> PreparedPicture:
     return PreparedPicture(pixels, size.height, size.width, size.scale, size_hw, extent_hw)
 
 
+def leave_unprepared(picture: UInt8, rules: ImageRules) -> PreparedPicture:
+    """Returns what is known of a BGR picture's network input without making it: its pixels are zeros that take no memory.
+
+    Raises:
+        DataError: the picture has no pixels.
+    """
+    size_hw = (int(picture.shape[0]), int(picture.shape[1]))
+    size = network_size(*size_hw, rules)
+    pixels = np.broadcast_to(np.float32(0), (3, size.padded_height, size.padded_width))
+    extent_hw = (size.height, size.width) if rules.extent == "resized" else None
+    return PreparedPicture(pixels, size.height, size.width, size.scale, size_hw, extent_hw)
+
+
 def stack_batch(pictures: Sequence[PreparedPicture], ids: Sequence[ImageId], *, padded: bool = False) -> ImageBatch:
     """Joins prepared pictures to one batch, in order.
 
-    All must have one padded shape; with `padded` smaller ones are filled up with zeros to the common maximum.
+    All must have one padded shape; with `padded` smaller ones are filled up with zeros to the common maximum. Of pictures without pixels
+    (`leave_unprepared`) the batch has none either.
 
     Raises:
         UsageError: no pictures, another number of ids, or several shapes without `padded`.
@@ -152,7 +166,9 @@ def stack_batch(pictures: Sequence[PreparedPicture], ids: Sequence[ImageId], *, 
     if len(shapes) > 1 and not padded:
         raise UsageError(f"a batch needs pictures of one padded shape, got {sorted(shapes)}")
     height, width = (max(shape[axis] for shape in shapes) for axis in (1, 2))
-    if len(shapes) == 1:
+    if not any(any(picture.pixels.strides) for picture in pictures):
+        pixels = np.broadcast_to(np.float32(0), (len(pictures), 3, height, width))
+    elif len(shapes) == 1:
         pixels = np.stack([picture.pixels for picture in pictures]) if len(pictures) > 1 else pictures[0].pixels[None]
     else:
         pixels = np.zeros((len(pictures), 3, height, width), np.float32)

@@ -11,7 +11,6 @@ A worker never outlives its parent: when the pipe closes, it leaves at once. SIG
 from __future__ import annotations
 
 import ctypes
-import importlib
 import logging
 import os
 import queue
@@ -20,17 +19,14 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from roiline.core.errors import DataError, InputError, RoilineError, UsageError
 from roiline.core.structures import ImageBatch, Result, Taps, UInt8
@@ -40,30 +36,28 @@ from roiline.infer.decoder_words import DecoderWords
 from roiline.infer.messages import (
     CutShort,
     Done,
-    Failing,
     Finished,
     ImageWork,
     Left,
     Ready,
     Refused,
-    Report,
     Setup,
     ShardWork,
     Started,
     Stop,
     Unwritable,
 )
+from roiline.infer.opening import open_predictor, warm_up
 from roiline.infer.pictures import JPEG_START, CutShortError, decode_picture, read_bytes
 from roiline.infer.predictor import Predictor
-from roiline.infer.preparation import PreparedPicture, prepare_picture, stack_batch
+from roiline.infer.preparation import PreparedPicture, stack_batch
+from roiline.infer.report_line import EXIT_ORPHANED, PipeLine
 from roiline.infer.request import spec_with_overrides
 from roiline.infer.shards import Failure, name_file, tap_path, write_shard
 from roiline.infer.taps import write_taps
 
 LOG = logging.getLogger("roiline.worker")
 
-EXIT_ORPHANED = 70
-EXIT_FAILING = 71
 WRITE_AHEAD = 4
 _PR_SET_PDEATHSIG = 1
 
@@ -123,43 +117,6 @@ class _Tapped:
     shard: _OpenShard
     position: int
     taps: Taps
-
-
-class PipeLine:
-    """Sends reports to the parent from any thread, whole and one after another."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-
-    def send(self, report: Report) -> None:
-        """Sends one report; when nobody listens any more, the process leaves."""
-        try:
-            with self._lock:
-                self._connection.send(report)
-        except OSError:
-            os._exit(EXIT_ORPHANED)
-
-    def fail(self, error: BaseException) -> None:
-        """Sends the last word of a worker that cannot go on, and leaves at once, whatever other threads do."""
-        reason = str(error) if isinstance(error, RoilineError) else f"{type(error).__name__}: {error}"
-        self.send(Failing(reason, "".join(traceback.format_exception(error))))
-        os._exit(EXIT_FAILING)
-
-    def guard(self, name: str, target: Callable[[], None]) -> threading.Thread:
-        """Starts a thread in which any error ends the process with its reason."""
-
-        def run() -> None:
-            try:
-                target()
-            except (
-                BaseException
-            ) as error:  # the boundary of a thread: an error left here would vanish and the run would hang
-                self.fail(error)
-
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
-        return thread
 
 
 class Worker:
@@ -271,7 +228,7 @@ class Worker:
             with clock.measure("decode", subject):
                 pixels = self._decode(data, shard, image)
             start = time.perf_counter()
-            prepared = prepare_picture(pixels, self._rules)
+            prepared = self._predictor.prepare(pixels, self._rules)
             seconds = time.perf_counter() - start
             clock.add("prepare", seconds, start_s=start, work=subject)
             return _Picture(prepared, seconds, pixels if self._predictor.needs_pictures else None)
@@ -455,44 +412,6 @@ def _next_order(connection: Connection) -> object:
         return connection.recv()
     except (EOFError, OSError):
         os._exit(EXIT_ORPHANED)
-
-
-def open_predictor(setup: Setup) -> Predictor:
-    """Calls the function that `setup.predictor` names.
-
-    Raises:
-        UsageError: there is no such function.
-    """
-    module, _, name = setup.predictor.partition(":")
-    factory = getattr(importlib.import_module(module), name, None)
-    if factory is None:
-        raise UsageError(f"no predictor {setup.predictor!r}: the module {module} has no function {name!r}")
-    predictor: Predictor = factory(
-        setup.model,
-        setup.task,
-        setup.device,
-        engine=setup.engine,
-        overrides=setup.overrides,
-        companions=setup.companions,
-    )
-    return predictor
-
-
-def warm_up(predictor: Predictor, setup: Setup, clock: StageClock) -> None:
-    """Runs a gray picture of the usual size once, so that a model that cannot run fails now and the first picture is not slow."""
-    rules = spec_with_overrides(predictor.spec, setup.overrides).image_rules
-    side = min(rules.scale, rules.max_size)
-    height, width = predictor.usual_hw or (side, side)
-    picture = np.full((height, width, 3), 127, np.uint8)
-    box = np.array([[0, 0, side - 1, side - 1]], np.float32)
-    prepared = prepare_picture(picture, rules)
-    if predictor.usual_hw is not None:  # an engine that was tuned for a size may take no other
-        prepared = PreparedPicture(np.zeros((3, height, width), np.float32), height, width, 1.0, (height, width))
-    batch = replace(stack_batch([prepared], [0]), pictures=(picture,), proposals=(box,))
-    with clock.measure("infer"):
-        raw = predictor.infer(batch)
-    with clock.measure("post"):
-        predictor.finish(raw, batch)
 
 
 def _open(setup: Setup, line: PipeLine) -> Predictor | None:

@@ -7,7 +7,6 @@ a device as on the host, where it is held against the references; kernels here a
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ DEVICE_ARCHITECTURE = "compute_80"
 """The virtual architecture of shipped PTX: drivers compile it for every newer GPU."""
 
 _DEVICE_FLAGS = ("--std=c++17", "-fmad=false")
-_HOST_FLAGS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-x", "c++", "-Wall", "-Wextra", "-Werror")
+_HOST_FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-x", "c++", "-Wall", "-Wextra", "-Werror")
 _HOST_LENIENT = ("-Wno-unused-function", "-Wno-unused-parameter", "-Wno-unused-variable", "-Wno-type-limits")
 _SANITIZERS = {
     "address": ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
@@ -38,21 +37,15 @@ def find_device_compiler() -> DeviceCompiler:
     Raises:
         EngineError: there is none.
     """
-    if _has_nvrtc():
-        return "nvrtc"
-    if shutil.which("nvcc"):
-        return "nvcc"
-    raise EngineError(
-        "no compiler for CUDA kernels: expected NVRTC (pip install cuda-bindings nvidia-cuda-nvrtc; both are in "
-        "roiline[tensorrt]) or nvcc on the PATH; found neither"
-    )
-
-
-def _has_nvrtc() -> bool:
     try:
-        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-    except ModuleNotFoundError:
-        return False
+        _open_nvrtc()
+    except EngineError as error:
+        if shutil.which("nvcc"):
+            return "nvcc"
+        raise EngineError(
+            f"no compiler for CUDA kernels: {error}; nvcc, which would do as well, is not on the PATH"
+        ) from error
+    return "nvrtc"
 
 
 def compile_ptx(source: str, architecture: str = DEVICE_ARCHITECTURE, *, compiler: DeviceCompiler) -> str:
@@ -66,13 +59,21 @@ def compile_ptx(source: str, architecture: str = DEVICE_ARCHITECTURE, *, compile
     )
 
 
-def _compile_with_nvrtc(source: str, architecture: str) -> str:
+def _open_nvrtc() -> Any:
+    """Returns NVRTC's bindings; they load the library at the first call, so one is made."""
     try:
         from cuda.bindings import nvrtc
-    except ImportError as error:
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
         raise EngineError(
-            f"NVRTC was asked for and cannot be imported ({error}); pip install cuda-bindings nvidia-cuda-nvrtc"
+            f"NVRTC cannot be loaded ({str(error).strip()}); install cuda-bindings and nvidia-cuda-nvrtc (both are in roiline[tensorrt])"
         ) from error
+    return nvrtc
+
+
+def _compile_with_nvrtc(source: str, architecture: str) -> str:
+    nvrtc = _open_nvrtc()
 
     def call(name: str, *arguments: Any) -> Any:
         status, *results = getattr(nvrtc, name)(*arguments)

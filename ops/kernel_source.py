@@ -48,20 +48,31 @@ extern "C" {{
 unsigned char* block_memory = nullptr;
 }}
 #if HOST_THREADS > 1
+struct Share {{
+  const Arguments* k;
+  Index item;
+  Block block;
+}};
+static void* run_share(void* share) {{
+  Share& mine = *(Share*)share;
+  {function}(*mine.k, mine.item, mine.block);
+  return nullptr;
+}}
 static void run_item(const Arguments& k, Index item) {{
-  Meeting meeting(HOST_THREADS);
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < HOST_THREADS; ++thread)
-    threads.emplace_back([&k, item, thread, &meeting] {{
-      Block block = {{thread, HOST_THREADS, block_memory, &meeting}};
-      {function}(k, item, block);
-    }});
-  for (std::thread& thread : threads) thread.join();
+  pthread_barrier_t meeting;
+  pthread_barrier_init(&meeting, nullptr, HOST_THREADS);
+  pthread_t threads[HOST_THREADS];
+  Share shares[HOST_THREADS];
+  for (int thread = 0; thread < HOST_THREADS; ++thread) {{
+    shares[thread] = {{&k, item, {{thread, HOST_THREADS, block_memory, &meeting}}}};
+    if (pthread_create(&threads[thread], nullptr, run_share, &shares[thread])) __builtin_trap();
+  }}
+  for (pthread_t thread : threads) pthread_join(thread, nullptr);
+  pthread_barrier_destroy(&meeting);
 }}
 #else
 static void run_item(const Arguments& k, Index item) {{
-  Meeting meeting;
-  Block block = {{0, 1, block_memory, &meeting}};
+  Block block = {{0, 1, block_memory}};
   {function}(k, item, block);
 }}
 #endif

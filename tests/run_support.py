@@ -27,6 +27,7 @@ from roiline.core.spec import METADATA_KEY, Conventions, DetectionRules, ImageRu
 from roiline.engines.protocol import Device
 from roiline.infer.model import open_predictor
 from roiline.infer.predictor import Predictor
+from roiline.infer.preparation import leave_unprepared, prepare_picture, stack_batch
 from roiline.infer.request import DataSource, RunRequest, Slot
 
 SHAPES = ((40, 60), (60, 40), (48, 48))
@@ -335,3 +336,58 @@ def open_on_gpu(model: Path, task: Any, device: Device, **options: Any) -> Any:
     predictor = _OnGpu(open_predictor(model, task, Device("cpu", threads=1), **options), model)
     predictor.found = found
     return predictor
+
+
+class _FromPictures(_Wrapped):
+    """Leaves preparing to the main lane, as an engine that takes pictures does."""
+
+    def __init__(self, inner: Any, model: Path) -> None:
+        super().__init__(inner, model)
+        self.needs_pictures = True
+
+    def prepare(self, picture: Any, rules: Any) -> Any:
+        return leave_unprepared(picture, rules)
+
+    def infer(self, batch: Any) -> Any:
+        assert not any(batch.pixels.strides) or batch.ids == (0,)  # the warm-up is prepared
+        prepared = [prepare_picture(picture, self.spec.image_rules) for picture in batch.pictures]
+        again = stack_batch(prepared, batch.ids, padded=True)
+        assert again.pixels.shape == batch.pixels.shape
+        return self._inner.infer(again)
+
+
+def open_from_pictures(model: Path, *args: Any, **options: Any) -> Any:
+    return _FromPictures(open_predictor(model, *args, **options), model)
+
+
+class _TwoInFlight(_Wrapped):
+    """Computes only when it is waited for, with two batches in flight at most; its description counts on nothing but that."""
+
+    depth = 2  # type: ignore[assignment]
+
+    def __init__(self, inner: Any, model: Path) -> None:
+        super().__init__(inner, model)
+        self._flying: list[Any] = []
+        self._most = 0
+
+    def begin(self, batch: Any) -> Any:
+        self._flying.append(batch)
+        self._most = max(self._most, len(self._flying))
+        assert len(self._flying) <= 2
+        return batch
+
+    def wait(self, pending: Any) -> Any:
+        assert self._flying.pop(0) is pending
+        return self.infer(pending)
+
+    def close(self) -> None:
+        self._model.with_name(f"most-{self._most}").touch()
+        self._inner.close()
+
+    def harm(self, ids: tuple[int, ...]) -> None:
+        if 22 in ids and self._model.with_name("kill").exists():
+            _kill_self()
+
+
+def open_two_in_flight(model: Path, *args: Any, **options: Any) -> Any:
+    return _TwoInFlight(open_predictor(model, *args, **options), model)

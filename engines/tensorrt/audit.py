@@ -14,7 +14,6 @@ from typing import Any
 
 import onnx
 
-from roiline.core.errors import EngineError
 from roiline.engines.gates import GateError
 from roiline.engines.tensorrt.passport import LayerGroup
 
@@ -31,11 +30,7 @@ _SOURCE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
 
 
 def asked_precision(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
-    """Returns (kind, precision) of every heavy node of a model, by its name.
-
-    Raises:
-        EngineError: a type is neither in the graph nor follows from it.
-    """
+    """Returns (kind, precision) of every heavy node of a model, by its name; `unknown` where no type follows from the graph."""
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=False)
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     for info in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output):
@@ -49,9 +44,7 @@ def asked_precision(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
                 asked[node.name] = (node.op_type, "int8")
                 continue
             kind = next((types[name] for name in node.input if types.get(name)), 0)
-            if kind not in _ASKED:
-                raise EngineError(f"node `{node.name}` ({node.op_type}): its type does not follow from the graph")
-            asked[node.name] = (node.op_type, _ASKED[kind])
+            asked[node.name] = (node.op_type, _ASKED.get(kind, "unknown"))
     return asked
 
 
@@ -101,7 +94,7 @@ def check_precision(groups: Sequence[LayerGroup]) -> str:
         raise GateError(
             f"TensorRT's description names none of the {total} heavy layers, so their precision is not known"
         )
-    risen = [group for group in groups if _ORDER.get(group.built, -1) > _ORDER[group.asked]]
+    risen = [group for group in groups if _ORDER.get(group.built, -1) > _ORDER.get(group.asked, len(_ORDER))]
     if risen:
         listing = ", ".join(f"{group.layers} {group.kind} asked {group.asked}, built {group.built}" for group in risen)
         raise GateError(f"layers were built in a higher precision than the model asks for: {listing}")

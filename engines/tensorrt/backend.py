@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from roiline.core.errors import EngineError, ModelError, UsageError
 from roiline.engines.cuda.driver import open_driver
 from roiline.engines.cuda.resources import CudaContext
-from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
-from roiline.engines.tensorrt.lanes import Lane, Shape
+from roiline.engines.protocol import Device, PictureCall, Stage, Tensor, TensorInfo
+from roiline.engines.tensorrt.lanes import NOTHING_MADE, Lane, MadeInput, Shape
 from roiline.engines.tensorrt.library import load_tensorrt
 from roiline.engines.tensorrt.passport import (
     Passport,
@@ -26,9 +26,11 @@ from roiline.engines.tensorrt.passport import (
     describe_machine,
     read_passport,
 )
+from roiline.engines.tensorrt.pictures import PictureStage
 from roiline.engines.tensorrt.profiles import Profile
 from roiline.engines.tensorrt.runtime import EngineTensor, load_engine, read_tensors
 from roiline.engines.tensorrt.trimming import OutputTrim, trim_outputs
+from roiline.ops.kernel_build import compile_ptx, find_device_compiler
 
 DEPTH = 2
 """Batches in flight: one that is computed while another is copied."""
@@ -119,16 +121,36 @@ class TensorRtBackend:
         Raises:
             EngineError: no profile takes its shapes, too many batches are in flight, or the engine cannot be started.
         """
-        number = self._submitted
-        lane = self._lanes[number % DEPTH]
-        if lane.busy:
-            raise EngineError(f"{DEPTH} batches are in flight already; collect one before another is submitted")
+        profile, rows = fit_profile(self._layout, {name: tuple(array.shape) for name, array in feeds.items()})
         images = len(feeds[self._layout.pictures[0]])
-        profile, filled = fit_profile(self._layout, feeds)
+        return self._start(images, profile, self._fill(feeds, rows))
+
+    def _start(
+        self, images: int, profile: int, feeds: Mapping[str, Tensor], made: Mapping[str, MadeInput] = NOTHING_MADE
+    ) -> object:
+        number = self._submitted
+        lane = self._free_lane()
         self._context.make_current()
-        lane.start(profile, filled)
+        lane.start(profile, feeds, made)
         self._submitted += 1
         return _Flight(number % DEPTH, number, images)
+
+    def _free_lane(self) -> Lane:
+        """Returns the lane whose turn it is.
+
+        Raises:
+            EngineError: it has a batch in flight.
+        """
+        lane = self._lanes[self._submitted % DEPTH]
+        if lane.busy:
+            raise EngineError(f"{DEPTH} batches are in flight already; collect one before another is submitted")
+        return lane
+
+    def _fill(self, feeds: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:
+        """Repeats the last picture's rows until there are `rows`."""
+        return {
+            name: _repeat_last(array, rows) if name in self._layout.pictures else array for name, array in feeds.items()
+        }
 
     def collect(self, pending: object) -> dict[str, Tensor]:
         """Waits for the batch that was submitted first of those in flight.
@@ -156,18 +178,50 @@ class TensorRtBackend:
         self._context.close()
 
 
-def fit_profile(layout: PlanLayout, feeds: Mapping[str, Tensor]) -> tuple[int, dict[str, Tensor]]:
-    """Returns the first profile that takes the feeds, and these, filled up with copies of the last picture where a profile wants more.
+class PictureTensorRtBackend(TensorRtBackend):
+    """Makes the network's input of pictures on the GPU; a stage for each lane holds the bytes of its batch."""
+
+    def __init__(self, stages: Sequence[PictureStage], *opened: Any) -> None:
+        super().__init__(*opened)
+        self._stages = stages
+        self.description = {**self.description, "pictures": "prepared on the GPU"}
+
+    def submit_pictures(
+        self, pictures: Sequence[PictureCall], size_hw: tuple[int, int], feeds: Mapping[str, Tensor]
+    ) -> object:
+        """Starts a batch of pictures.
+
+        Raises:
+            EngineError: no profile takes its shapes, too many batches are in flight, or the engine cannot be started.
+        """
+        shapes: dict[str, Shape] = {name: tuple(array.shape) for name, array in feeds.items()}
+        shapes["data"] = (len(pictures), 3, *size_hw)
+        profile, rows = fit_profile(self._layout, shapes)
+        filled = [*pictures, *([pictures[-1]] * (rows - len(pictures)))]
+        self._free_lane()  # its stage may only be written to then
+        stage = self._stages[self._submitted % DEPTH]
+        made = MadeInput(
+            (len(filled), *shapes["data"][1:]),
+            lambda address, stream: stage.prepare(filled, size_hw, address, stream),
+        )
+        return self._start(len(pictures), profile, self._fill(feeds, rows), {"data": made})
+
+
+def fit_profile(layout: PlanLayout, shapes: Mapping[str, Shape]) -> tuple[int, int]:
+    """Returns the first profile that takes inputs of these shapes, and how many pictures it wants at least.
 
     Raises:
         EngineError: no profile does; the shapes that the engine was built for are listed.
     """
     for number, profile in enumerate(layout.profiles):
         least = max(profile[name].least[0] for name in layout.pictures)
-        filled = {name: _fill(feeds[name], least) if name in layout.pictures else feeds[name] for name in profile}
-        if all(bounds.fits(filled[name].shape) for name, bounds in profile.items()):
-            return number, filled
-    asked = ", ".join(f"{name} {feeds[name].shape}" for name in layout.pictures[:1])
+        wanted = {
+            name: (max(shape[0], least), *shape[1:]) if name in layout.pictures and shape[0] else shape
+            for name, shape in shapes.items()
+        }
+        if all(bounds.fits(wanted[name]) for name, bounds in profile.items()):
+            return number, least
+    asked = ", ".join(f"{name} {shapes[name]}" for name in layout.pictures[:1])
     built = "; ".join(
         f"{' x '.join(map(str, bounds.least))} to {' x '.join(map(str, bounds.most))}"
         for profile in layout.profiles
@@ -179,12 +233,9 @@ def fit_profile(layout: PlanLayout, feeds: Mapping[str, Tensor]) -> tuple[int, d
     )
 
 
-def _fill(tensor: Tensor, rows: int) -> Tensor:
-    """Repeats the last row until there are `rows`."""
+def _repeat_last(tensor: Tensor, rows: int) -> Tensor:
     missing = rows - len(tensor)
-    if missing <= 0 or not len(tensor):
-        return tensor
-    return np.concatenate([tensor, np.repeat(tensor[-1:], missing, axis=0)])
+    return tensor if missing <= 0 else np.concatenate([tensor, np.repeat(tensor[-1:], missing, axis=0)])
 
 
 def layout_from_passport(passport: Passport, stage: Stage | None, *, where: str) -> PlanLayout:
@@ -235,13 +286,38 @@ def open_backend(path: Path, stage: Stage | None, device: Device) -> TensorRtBac
         raise EngineError(f"{path}: a TensorRT engine runs on an NVIDIA GPU, not on the CPU; choose one with --gpus")
     context = CudaContext(open_driver(), device.index)
     try:
-        return _open_on(path, stage, context)
+        return TensorRtBackend(*_open_on(path, stage, context))
     except BaseException:
         context.close()
         raise
 
 
-def _open_on(path: Path, stage: Stage | None, context: CudaContext) -> TensorRtBackend:
+def open_picture_backend(path: Path, stage: Stage | None, device: Device) -> PictureTensorRtBackend:
+    """Opens a built engine that prepares pictures on its GPU.
+
+    Raises:
+        UsageError: as for `open_backend`, or the model's pictures are prepared in a way that has no kernel.
+        EngineError: as for `open_backend`, or there is no compiler for the kernel.
+        ModelError: as for `open_backend`.
+    """
+    if device.kind != "cuda":
+        raise EngineError(f"{path}: a TensorRT engine runs on an NVIDIA GPU, not on the CPU; choose one with --gpus")
+    context = CudaContext(open_driver(), device.index)
+    try:
+        opened = _open_on(path, stage, context)
+        compiler = find_device_compiler()
+        stages = [PictureStage(context, lambda source: compile_ptx(source, compiler=compiler)) for _ in range(DEPTH)]
+        return PictureTensorRtBackend(stages, *opened)
+    except BaseException:
+        context.close()
+        raise
+
+
+_Opened: TypeAlias = tuple[Any, Any, Any, CudaContext, PlanLayout, Sequence[EngineTensor], Mapping[str, str]]
+
+
+def _open_on(path: Path, stage: Stage | None, context: CudaContext) -> _Opened:
+    """Returns what a backend is made of."""
     trt = load_tensorrt()
     passport = read_passport(path)
     check_engine_file(path, passport)
@@ -258,7 +334,7 @@ def _open_on(path: Path, stage: Stage | None, context: CudaContext) -> TensorRtB
         "precision": passport.spec.precision,
         "profiles": str(len(layout.profiles)),
     }
-    return TensorRtBackend(trt, runtime, engine, context, layout, tensors, description)
+    return trt, runtime, engine, context, layout, tensors, description
 
 
 def _check_tensors(layout: PlanLayout, tensors: Sequence[EngineTensor], *, where: str) -> None:

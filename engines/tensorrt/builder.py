@@ -42,7 +42,10 @@ def build_engine(
         EngineError: TensorRT refuses the model, makes no plugin of a kernel node, or cannot build; its own messages are in the error.
     """
     logger = make_logger(trt)
-    builder = trt.Builder(logger)
+    try:
+        builder = trt.Builder(logger)
+    except TypeError as error:  # what the binding makes of a builder that could not be created
+        raise EngineError(f"TensorRT's builder could not be made: {_last(logger.errors)} ({error})") from error
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.PREFER_AOT_PYTHON_PLUGINS))
     parse_model(trt, network, logger, model)
     check_plugin_layers(trt, network, model, plugins)

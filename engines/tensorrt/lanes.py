@@ -11,14 +11,15 @@ graph holds shapes and addresses, so a context that serves several shapes cannot
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from roiline.core.errors import EngineError
-from roiline.engines.cuda.resources import CudaContext, DeviceBuffer, Graph, PinnedBuffer
+from roiline.engines.cuda.resources import CudaContext, DeviceBuffer, Graph, PinnedBuffer, Stream
 from roiline.engines.protocol import Tensor
 from roiline.engines.tensorrt.runtime import EngineTensor
 
@@ -30,12 +31,23 @@ Shapes: TypeAlias = Mapping[str, Shape]
 
 
 @dataclass(frozen=True, slots=True)
+class MadeInput:
+    """Is an input that is made on the device: its shape, and what puts the work that writes it at an address into a stream."""
+
+    shape: Shape
+    write: Callable[[int, Stream], None]
+
+
+@dataclass(frozen=True, slots=True)
 class _Recording:
     """Is the captured work for one profile and one set of input shapes, with the context that it belongs to."""
 
     graph: Graph
     execution: Any
     output_shapes: dict[str, Shape]
+
+
+NOTHING_MADE: Mapping[str, MadeInput] = MappingProxyType({})
 
 
 class Lane:
@@ -70,14 +82,20 @@ class Lane:
         self._results: dict[str, Tensor] = {}
         self.busy = False
 
-    def start(self, profile: int, feeds: Mapping[str, Tensor]) -> None:
-        """Starts a batch whose shapes fit the profile; the feeds may be changed once this returns.
+    def start(self, profile: int, feeds: Mapping[str, Tensor], made: Mapping[str, MadeInput] = NOTHING_MADE) -> None:
+        """Starts a batch whose shapes fit the profile; the feeds may be changed once this returns. `made` inputs are none of them.
 
         Raises:
             EngineError: TensorRT or CUDA refuses something.
         """
-        shapes = {name: tuple(feeds[name].shape) for name in self._names(inputs=True)}
+        shapes = {
+            **{name: tuple(array.shape) for name, array in feeds.items()},
+            **{name: one.shape for name, one in made.items()},
+        }
         for name, view in self._views(shapes, self._host, inputs=True).items():
+            if name in made:
+                made[name].write(self._device[name].address, self._stream)
+                continue
             view[...] = feeds[name]
             self._device[name].upload(view, self._stream)
         output_shapes = self._compute(profile, shapes)

@@ -120,6 +120,7 @@ class _Lowering:
         self._constants: dict[str, NDArray[Any]] = {}
         self._kernels: dict[str, KernelNode] = {}
         self._ranks: dict[str, int] = {}
+        self._made: dict[str, int] = {}
 
     def add(self, node: onnx.NodeProto) -> None:
         """Adds what a node of the portable graph becomes."""
@@ -135,7 +136,10 @@ class _Lowering:
     def finish(self) -> LoweredModel:
         """Returns the model: what its outputs need, and no more."""
         source, graph = self._source, self._source.graph
-        declared = {info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.output)}
+        declared = {
+            info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.input, *graph.output)
+        }
+        declared = self._made | declared
         names = [info.name for info in graph.output]
         trims = tuple(_trim_of(name, self._rows.get(name, BATCH)) for name in names)
         names += sorted({trim.count for trim in trims if trim.count} - set(names))
@@ -182,8 +186,9 @@ class _Lowering:
             kind, options = ("Cast", {"to": onnx.TensorProto.FLOAT}) if half else ("Identity", {})
             self._nodes.append(helper.make_node(kind, [result], [output], name=f"{node.name}/{output}", **options))
         self._rows.update(rows_of_operator(operator, node, self._rows, where=self._where))
-        ranks = (rank for _, rank in operator.outputs.values())
-        self._ranks.update(zip(node.output, ranks, strict=False))
+        for name, (dtype, rank) in zip(node.output, operator.outputs.values(), strict=False):
+            self._ranks[name] = rank
+            self._made[name] = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def _half_features(self, operator: Operator, node: onnx.NodeProto) -> tuple[list[str], bool]:
         """Returns the inputs of a node, and whether its features are half ones that the portable graph casts first, and kernels need not.

@@ -115,21 +115,18 @@ struct Block {
 DEVICE int add_atomically(int* target, int value) { return atomicAdd(target, value); }
 #else
 #if HOST_THREADS > 1
-#include <barrier>
-#include <thread>
-#include <vector>
-typedef std::barrier<> Meeting;
-#else
-struct Meeting {
-  void arrive_and_wait() {}
-};
+#include <pthread.h>
 #endif
 
 struct Block {
   int thread, threads;
   unsigned char* shared;
-  Meeting* meeting;
-  void barrier() { meeting->arrive_and_wait(); }
+#if HOST_THREADS > 1
+  pthread_barrier_t* meeting;
+  void barrier() { pthread_barrier_wait(meeting); }
+#else
+  void barrier() {}
+#endif
 };
 
 static inline int add_atomically(int* target, int value) { return __atomic_fetch_add(target, value, __ATOMIC_RELAXED); }

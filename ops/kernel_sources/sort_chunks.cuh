@@ -1,5 +1,6 @@
 // SortChunks: each chunk of a list into descending order. One block ranks a chunk by counting: 1024 keys, each against all others.
-// Every place of the outputs is written by the one entry that ranks there.
+// Every place of the outputs is written by the one entry that ranks there. Host runs cover the ranking, and with several threads the
+// barrier between filling the keys and reading them; not warps, nor the memory model of a GPU.
 #include "kernel_sources/ranking.cuh"
 
 DEVICE void sort_chunk(const Arguments& k, Index item, Block& block) {

@@ -1,5 +1,6 @@
 // LabelCandidates: which candidates of a picture count, as labels (class by class from 1; 0: none) and scores. One block a picture: it
-// finds the coarsest level first, each thread over its part of the candidates.
+// finds the coarsest level first, each thread over its part of the candidates. Each thread writes its own entries. Host runs with several
+// threads cover the barrier; not warps, nor the memory model of a GPU.
 
 DEVICE void label_candidates(const Arguments& k, Index image, Block& block) {
   const long long* levels = k.levels + image * k.entries;

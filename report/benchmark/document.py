@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -66,9 +67,36 @@ def read_report(path: Path) -> Report:
         DataError: it is absent, damaged, of another format version, or no benchmark report.
     """
     report = read_json_object(path, format_version=FORMAT_VERSION)
-    if report.get("kind") != KIND or not isinstance(report.get("headline"), dict):
+    if report.get("kind") != KIND:
         raise DataError(f"{path}: expected a report.json of `roiline benchmark`, got {report.get('kind')!r}")
+    try:
+        _check_report(report)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path}: damaged: not a report as `roiline benchmark` writes it ({error!r:.200})") from error
     return report
+
+
+def _check_report(report: Report) -> None:
+    """Looks at what others read of a report: the headline, the subject, the machine and the spreads."""
+    for name in ("images_per_s", "engine_images_per_s"):
+        if _number(report["headline"][name]) <= 0:
+            raise ValueError(f"headline.{name} is not above 0")
+    for text in (report["created_at"], report["subject"]["model"]):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r:.80} is no text")
+    if not isinstance(report["machine"], dict):
+        raise TypeError(f"machine is {report['machine']!r:.80}")
+    spreads = [report["spread"]["images_per_s"], report["spread"]["engine_images_per_s"]]
+    spreads += [one for group in report["spread"]["stages_ms"].values() for one in group.values()]
+    for one in spreads:
+        for number in (one["median"], one["least"], one["most"], *one["rounds"]):
+            _number(number)
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
+        raise ValueError(f"{value!r:.80} is no finite number")
+    return float(value)
 
 
 def _compare(images_per_s: float, engine_images_per_s: float, baseline: Report | None) -> Report | None:

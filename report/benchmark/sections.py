@@ -29,6 +29,8 @@ _ALONE_LANES = {
     "post": "main",
     "write": "writer",
 }
+_BUSY_LOAD = 0.5
+_RESTLESS = 0.15
 _PERCENTILES = ("p50_ms", "p90_ms", "p99_ms", "max_ms", "mean_ms")
 
 
@@ -71,12 +73,30 @@ def show_headline(n: Numbers) -> str:
         if count > 1
         else "One round: how much rounds differ is not known."
     )
+    doubts = "".join(f'<p class="soft"><strong>{escape(doubt)}</strong></p>' for doubt in find_doubts(n.report))
     failed = n.report["headline"]["failed"]
     failures = f" <strong>{n.number('headline.failed', 0)} pictures failed.</strong>" if failed else ""
     return (
         f'<div class="cards">{"".join(cards)}</div><p class="verdict">{escape(judge(n.report))}</p>'
-        f'<p class="soft">{rounds} Opening the model and merging the results are not in the wall time.{failures}</p>'
+        f'<p class="soft">{rounds} Opening the model and merging the results are not in the wall time.{failures}</p>{doubts}'
     )
+
+
+def find_doubts(report: Report) -> list[str]:
+    """Returns what makes the numbers less than sure: a machine that was busy before, rounds that differ much."""
+    doubts = []
+    load, cores = report["machine"]["load_at_start"][0], report["machine"]["usable_cores"]
+    if load > _BUSY_LOAD * cores:
+        doubts.append(
+            f"The machine was busy when this was measured (load {load:.1f} on {cores} usable cores): it can do more than this."
+        )
+    rates = report["spread"]["images_per_s"]
+    apart = rates["most"] / rates["least"] - 1
+    if apart > _RESTLESS:
+        doubts.append(
+            f"The fastest round was {100 * apart:.0f} % faster than the slowest: small differences mean nothing here."
+        )
+    return doubts
 
 
 def judge(report: Report) -> str:
@@ -168,8 +188,27 @@ def show_timeline(n: Numbers) -> str:
     return (
         f"<p>The typical round from its first order to its last result. At most {ahead} pictures a worker are on their way to "
         "the model.</p>"
-        f"{draw_device_use(n.report)}{draw_queue(n.report)}"
+        f"{draw_device_use(n.report)}{draw_queue(n.report)}{_show_gpus(n)}"
     )
+
+
+def _show_gpus(n: Numbers) -> str:
+    """Returns what the driver says of the GPUs in the typical round; nothing of a run without any."""
+    typical = n.report["typical"]
+    rows = []
+    for index, gpu in enumerate(n.report["rounds"][typical]["gpus"]):
+        path = f"rounds.{typical}.gpus.{index}"
+        rows.append(
+            (
+                escape(f"{gpu['device']} ({gpu['name']})"),
+                n.number(f"{path}.use_percent.mean", 0) if gpu["use_percent"]["count"] else "-",
+                n.number(f"{path}.memory_mib.max", 0) if gpu["memory_mib"]["count"] else "-",
+                n.number(f"{path}.memory_mib.total", 0),
+            )
+        )
+    if not rows:
+        return ""
+    return make_table(("By the driver", "Use %", "Most MiB taken", "MiB in all"), rows)
 
 
 def show_stages_alone(n: Numbers) -> str:

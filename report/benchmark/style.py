@@ -66,7 +66,7 @@ svg .area.accent { fill: var(--accent-soft); } svg .area.second { fill: var(--se
 svg .dot { stroke: var(--paper); stroke-width: 1.5; }
 .fill-accent { fill: var(--accent); background: var(--accent); } .fill-second { fill: var(--second); background: var(--second); }
 STAGES
-.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 14px; margin: 12px 0; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(280px, 1fr)); gap: 14px; margin: 12px 0; }
 .pictures figure { margin: 0; } .pictures img { width: 100%; height: auto; border-radius: 8px; display: block; background: var(--card); }
 .pictures figcaption { margin-top: 4px; overflow-wrap: anywhere; }
 details { margin: 10px 0; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; padding: 4px 0; }

@@ -16,7 +16,7 @@ from roiline.report.drawing import DrawingRules, draw_picture
 from roiline.report.image_rows import read_image_rows
 
 MOST_PICTURES = 6
-_LONG_SIDE = 440
+_LONG_SIDE = 560
 _QUALITY = 80
 _PROPOSALS = 30
 _DETECTION_THRESH = 0.5

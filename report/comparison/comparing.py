@@ -95,7 +95,23 @@ def _compare_times(a: Path, b: Path) -> tuple[MeasureDifference, ...]:
     files = [path / TIMING_FILE for path in (a, b)]
     if not all(file.is_file() for file in files):
         return ()  # a joined run has none
-    return tuple(compare_timings(*(read_json_object(file, format_version=TIMING_VERSION) for file in files)))
+    return tuple(compare_timings(*(_read_timing(file) for file in files)))
+
+
+def _read_timing(file: Path) -> dict[str, Any]:
+    """Reads a timing.json, whose times must be numbers.
+
+    Raises:
+        DataError: they are not.
+    """
+    plain = read_json_object(file, format_version=TIMING_VERSION)
+    stages = plain.get("stages")
+    times = [plain.get("images_per_s")]
+    if isinstance(stages, dict):
+        times += [stats.get("mean_ms") if isinstance(stats, dict) else None for stats in stages.values()]
+    if not isinstance(stages, dict) or not all(isinstance(one, (int, float)) for one in times):
+        raise DataError(f"{file}: damaged: expected images_per_s and stages with their mean_ms")
+    return plain
 
 
 def describe_comparison(found: Comparison) -> str:

@@ -16,8 +16,8 @@ import numpy as np
 from roiline.core.errors import DataError
 from roiline.core.files import read_input
 from roiline.core.pickles import read_pickle
-from roiline.core.quantities import array_from_numbers
-from roiline.core.structures import ImageId, Int64
+from roiline.core.quantities import are_numbers, array_from_numbers, is_integer
+from roiline.core.structures import Float32, ImageId, Int64
 from roiline.infer.manifest import SHARDS_FOLDER, Manifest, read_manifest
 from roiline.infer.merge import MergedResults
 from roiline.infer.outputs import open_shards
@@ -78,19 +78,30 @@ def _read_coco(content: bytes, path: Path) -> BoxesByImage:
         raise DataError(f"{path}: expected a list of detections, each with {', '.join(fields)}")
     by_image: dict[ImageId, list[Mapping[str, Any]]] = defaultdict(list)
     for record in records:
-        by_image[record["image_id"]].append(record)
+        image = record["image_id"]
+        if not isinstance(image, str) and not is_integer(image):
+            raise DataError(f"{path}: expected image ids that are integers or text, got {image!r:.80}")
+        by_image[image].append(record)
     return {image: _loose_from_records(found, path) for image, found in by_image.items()}
+
+
+def _read_integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{value!r:.80} is no category id")
+    return value
 
 
 def _loose_from_records(records: Sequence[Mapping[str, Any]], path: Path) -> LooseBoxes:
     try:
         boxes = array_from_numbers([one["bbox"] for one in records], np.float32).reshape(len(records), 4)
         scores = array_from_numbers([one["score"] for one in records], np.float32)
-        classes = array_from_numbers([one["category_id"] for one in records], np.float64).astype(np.int64)
-    except (ValueError, TypeError) as failure:
+        classes = np.array([_read_integer(one["category_id"]) for one in records], np.int64)
+    except (ValueError, OverflowError) as failure:
         raise DataError(
-            f"{path}: image {records[0]['image_id']!r}: expected four numbers in `bbox` ({failure})"
+            f"{path}: image {records[0]['image_id']!r}: expected four numbers in `bbox`, one in `score` and `category_id` ({failure})"
         ) from failure
+    if not (are_numbers(boxes) and are_numbers(scores)):
+        raise DataError(f"{path}: image {records[0]['image_id']!r}: expected finite numbers in `bbox` and `score`")
     boxes[:, 2:] += boxes[:, :2] - 1
     return LooseBoxes(boxes, scores, classes)
 
@@ -102,11 +113,18 @@ def _read_all_boxes(all_boxes: object, path: Path) -> BoxesByImage:
     parts: dict[ImageId, list[tuple[int, Any]]] = defaultdict(list)
     for label, of_class in enumerate(all_boxes):
         for place, cell in enumerate(of_class):
-            rows = np.asarray(cell, np.float32)
-            if rows.size and (rows.ndim != 2 or rows.shape[1] != 5):
-                raise DataError(f"{path}: all_boxes[{label}][{place}]: expected rows of 5 numbers, got {rows.shape}")
-            parts[place].append((label, rows.reshape(-1, 5)))
+            parts[place].append((label, _read_rows(cell, f"{path}: all_boxes[{label}][{place}]")))
     return {place: _join_classes(found) for place, found in parts.items()}
+
+
+def _read_rows(cell: object, where: str) -> Float32:
+    try:
+        rows = array_from_numbers(cell, np.float32)
+    except ValueError as failure:
+        raise DataError(f"{where}: expected rows of 5 numbers ({failure})") from failure
+    if rows.size and (rows.ndim != 2 or rows.shape[1] != 5 or not are_numbers(rows)):
+        raise DataError(f"{where}: expected rows of 5 finite numbers, got shape {rows.shape}")
+    return rows.reshape(-1, 5)
 
 
 def _join_classes(parts: Sequence[tuple[int, Any]]) -> LooseBoxes:

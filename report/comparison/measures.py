@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from roiline.report.benchmark.document import Report
@@ -103,4 +103,12 @@ def _spread(plain: Mapping[str, Any]) -> Spread:
 
 
 def _differ(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> list[SubjectDifference]:
-    return [SubjectDifference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)]
+    found = []
+    for name in names:
+        first, second = a.get(name), b.get(name)
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            inner = _differ(first, second, [*dict.fromkeys([*first, *second])])
+            found += [replace(one, name=f"{name}.{one.name}") for one in inner]
+        elif first != second:
+            found.append(SubjectDifference(name, first, second))
+    return found

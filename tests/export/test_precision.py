@@ -17,7 +17,7 @@ from roiline.engines.model_file import cut_model, read_spec
 from roiline.engines.protocol import Stage
 from roiline.engines.registry import open_engine
 from roiline.export.activation_ranges import answer_feeds, measure_ranges
-from roiline.export.half_precision import BF16, FP16, convert_to_half
+from roiline.export.half_precision import BF16, FP16, check_fp16_range, convert_to_half
 from roiline.export.precision import Converted, Verdict, convert_model
 from roiline.export.quantization import MOST, choose_scales, find_quantized, quantize
 from roiline.export.trunk import find_trunk
@@ -254,6 +254,12 @@ def test_weights_beyond_fp16_are_named():
     assert (
         np.frombuffer(weight.raw_data, "<u2").astype(np.uint32).item() << 16 == 0x47890000
     )  # 70144: seven bits and the ties rule
+
+
+def test_features_beyond_fp16_are_named():
+    check_fp16_range({"res2_2_sum": 65504.0})
+    with pytest.raises(ExportError, match=r"features exceed 65504.*: fc6 \(7e\+04\);"):
+        check_fp16_range({"res2_2_sum": 12.0, "fc6": 7e4})
 
 
 def test_bf16_weights_are_rounded_to_nearest_even():

@@ -163,7 +163,7 @@ def test_the_middle_is_a_value_that_was_measured() -> None:
     assert middle([5.0]) == 0
     assert middle([5.0, 1.0, 3.0]) == 2
     assert middle([4.0, 1.0, 3.0, 2.0]) == 3
-    assert spread([2.0, 1.0]) == {"median": 1.5, "least": 1.0, "most": 2.0, "rounds": [2.0, 1.0]}
+    assert spread([2.0, 1.0]) == {"median": 1.0, "least": 1.0, "most": 2.0, "rounds": [2.0, 1.0]}
 
 
 def test_the_sample_is_spread_over_the_run() -> None:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from gpu_tools import FakeNvml, gpu_line, install_nvml, install_tool
-from run_support import make_request, write_model, write_pictures
+from run_support import make_request, result_bytes, write_model, write_pictures
 
 from roiline.core.errors import EngineError
 from roiline.engines.protocol import Device
@@ -18,7 +18,7 @@ from roiline.infer.cores import CORES_VARIABLE
 from roiline.infer.devices import choose_slots
 from roiline.infer.gpu_memory import OVERHEAD_MB, check_free_memory
 from roiline.infer.gpu_monitor import GpuMonitor
-from roiline.infer.request import Slot
+from roiline.infer.request import MODEL_PREDICTOR, Slot
 from roiline.infer.run import run_dataset
 
 
@@ -144,3 +144,30 @@ def test_the_parent_loads_nothing_of_cuda(tmp_path, monkeypatch):
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("mode", ["exact", "padded"])
+def test_pictures_that_the_engine_prepares_give_the_same_run(tmp_path, mode):
+    write_model(tmp_path / "model.onnx")
+    write_pictures(tmp_path / "pictures", 7)
+    options = {"batch_size": 3, "batch_mode": mode}
+    run_dataset(make_request(tmp_path, tmp_path / "host", **options), progress=False)
+    asked = make_request(tmp_path, tmp_path / "device", predictor="run_support:open_from_pictures", **options)
+    run_dataset(asked, progress=False)
+    assert result_bytes(tmp_path / "device") == result_bytes(tmp_path / "host")
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_two_batches_in_flight_give_the_same_run(tmp_path, kills):
+    write_model(tmp_path / "model.onnx")
+    write_pictures(tmp_path / "pictures", 24)
+    if kills:
+        (tmp_path / "kill").touch()
+    predictors = ("run_support:open_killed_by_image" if kills else MODEL_PREDICTOR, "run_support:open_two_in_flight")
+    found = []
+    for number, predictor in enumerate(predictors):
+        request = make_request(tmp_path, tmp_path / f"out{number}", predictor=predictor, batch_size=2)
+        assert run_dataset(request, progress=False).failed == kills
+        found.append(result_bytes(tmp_path / f"out{number}"))
+    assert found[0] == found[1]
+    assert kills or (tmp_path / "most-2").exists()  # what is left after a death is done one by one

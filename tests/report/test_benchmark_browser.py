@@ -78,7 +78,7 @@ def test_buttons_choose_the_distribution_and_the_colours(browser: Any, file: Pat
             colours[name] = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert colours["light"] == colours["auto"] != colours["dark"]
         assert not page.locator("details table").is_visible()
-        page.get_by_text("The numbers").click()
+        page.get_by_text("The numbers", exact=True).click()
         assert page.locator("details table").is_visible()
         assert opened.errors == []
 

@@ -17,7 +17,7 @@ from roiline.report.benchmark.document import find, make_report, read_report
 from roiline.report.benchmark.figures import Axis, Figure, log_ticks, plain_number, round_ticks
 from roiline.report.benchmark.page import Thumbnail, make_page
 from roiline.report.benchmark.running import describe_outcome, find_report
-from roiline.report.benchmark.sections import judge
+from roiline.report.benchmark.sections import find_doubts, judge
 from roiline.report.benchmark.writing import Numbers, round_number
 
 _NUMBER = re.compile(r'<span data-value="([^"]+)"(?: data-factor="([^"]+)")?>([^<]+)</span>')
@@ -157,3 +157,30 @@ def test_a_figure_places_values_between_its_edges() -> None:
     assert figure.at(5, 10) == (120, 42)
     figure.bar(0, 5, 10, "fill-accent", "a < b")
     assert "a &lt; b" in figure.finish("wide")
+
+
+def test_what_the_driver_says_of_gpus_is_shown() -> None:
+    gpu = {
+        "device": "gpu 0",
+        "uuid": "GPU-1",
+        "name": "Imaginary",
+        "use_percent": {"count": 9, "mean": 83.0, "p50": 90.0, "max": 99.0},
+        "memory_mib": {"count": 0, "total": 81559},
+    }
+    measured = make_benchmark()
+    page = make_page(make_report(replace(measured, rounds=tuple(replace(one, gpus=(gpu,)) for one in measured.rounds))))
+    assert "gpu 0 (Imaginary)" in page
+    assert ">83</span>" in page
+    assert ">81,559</span>" in page
+    assert "By the driver" not in make_page(make_report(measured))
+
+
+def test_a_busy_machine_and_restless_rounds_are_said() -> None:
+    report = make_case_report()
+    assert find_doubts(report) == []
+    report["machine"]["load_at_start"] = [5.0, 1.0, 1.0]
+    report["spread"]["images_per_s"]["most"] = 1.5 * report["spread"]["images_per_s"]["least"]
+    busy, restless = find_doubts(report)
+    assert "load 5.0 on 8 usable cores" in busy
+    assert "50 % faster" in restless
+    assert restless in make_page(report)

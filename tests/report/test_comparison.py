@@ -68,8 +68,12 @@ def test_a_measure_of_nothing_has_no_ratio() -> None:
 def test_reports_say_what_was_not_the_same() -> None:
     fast, slow = make_report(make_benchmark(), now=WHEN), make_report(make_benchmark(infer_s=0.09), now=WHEN)
     slow["subject"]["batch_size"] = 2
+    slow["subject"]["engine"]["threads"] = "2"
     subjects, measures = compare_reports(slow, fast)
-    assert [(one.name, one.a, one.b) for one in subjects] == [("batch_size", 2, 1)]
+    assert [(one.name, one.a, one.b) for one in subjects] == [
+        ("engine.threads", "2", "4"),
+        ("batch_size", 2, 1),
+    ]
     by_name = {one.name: one for one in measures}
     assert by_name["end to end"].verdict == "beyond"
     assert by_name["end to end"].ratio > 1.3
@@ -207,6 +211,24 @@ def test_damaged_results_are_refused_by_name(tmp_path: Path, content: bytes) -> 
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"results\.bin"):
         read_loose_results(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["headline.images_per_s", "subject.model", "machine", "spread.images_per_s.rounds", "spread.stages_ms"]
+)
+@pytest.mark.parametrize("value", [None, "text", -1, [3], float("nan")])
+def test_damaged_reports_are_refused_by_name(tmp_path: Path, path: str, value: object) -> None:
+    report = json.loads(json.dumps(make_report(make_benchmark(), now=WHEN)))
+    *parents, last = path.split(".")
+    place = report
+    for name in parents:
+        place = place[name]
+    place[last] = value
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    if (last, value) in (("model", "text"), ("rounds", [3])):
+        return
+    with pytest.raises(DataError, match=r"report\.json"):
+        compare_paths(tmp_path, tmp_path)
 
 
 def test_absent_paths_are_refused(tmp_path: Path) -> None:
