@@ -165,9 +165,13 @@ class Probe:
         }
 
     def run_network(self) -> NetworkCost | None:
-        """Returns the parts of the network by the engine's profiler and by the graph; None where there is no such thing."""
+        """Returns the parts of the network by the engine's profiler and by the graph.
+
+        None where the engine has no profiler on this device, the model is no ONNX file, or its proposals are another model's.
+        """
         worker, spec = self._setup.worker, self._predictor.spec
-        if worker.model.suffix != ".onnx" or worker.device.kind != "cpu":
+        fed = spec.given_proposals is None or all(batch.proposals for batch in self._batches)
+        if worker.model.suffix != ".onnx" or worker.device.kind != "cpu" or not fed:
             return None
         import onnx
 

@@ -6,12 +6,13 @@ before that (it waits for its first order while the dataset is read) is cut off,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from roiline.core.errors import DataError
-from roiline.core.files import read_json_object, write_json
+from roiline.core.files import read_json_object, write_durable
 from roiline.core.timing import Span, Work
 
 FORMAT_VERSION = 1
@@ -66,9 +67,9 @@ def write_trace(
         "wall_s": window.seconds,
         "devices": {str(worker): device for worker, device in devices.items()},
     }
-    write_json(
-        path, {"format_version": FORMAT_VERSION, "displayTimeUnit": "ms", "otherData": other, "traceEvents": events}
-    )
+    head = json.dumps({"format_version": FORMAT_VERSION, "displayTimeUnit": "ms", "otherData": other})[:-1]
+    lines = ",\n".join(json.dumps(event, ensure_ascii=False) for event in events)  # one a line: there may be a million
+    write_durable(path, f'{head}, "traceEvents": [\n{lines}\n]}}\n'.encode())
 
 
 def _main_first(entry: tuple[tuple[int, str], object]) -> tuple[int, bool, str]:

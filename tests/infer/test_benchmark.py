@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,9 @@ def test_the_trace_left_is_that_of_the_typical_round(measured: tuple[Benchmark, 
     assert file == root / "out" / RUN_FOLDER / "trace.json"
     assert read_trace(file).wall_s == pytest.approx(benchmark.rounds[benchmark.typical].wall_s)
     assert not list(file.parent.glob("trace-*"))
+    for lane in read_trace(file).lanes:
+        for before, after in pairwise(lane.spans):
+            assert after.start_s >= before.start_s + before.seconds - 2e-8  # nothing is counted twice
     assert len(json.loads((file.parent / "bbox_results.json").read_text())) > 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import lru_cache
 
 import numpy as np
 import onnx
@@ -33,6 +34,24 @@ def gpu(monkeypatch):
     return machine
 
 
+class KeptEngine:
+    """Is an engine that stays open, for the next test."""
+
+    def __init__(self, engine) -> None:
+        self.run, self.inputs = engine.run, engine.inputs
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+@lru_cache(maxsize=4)
+def open_kept(model, stage):
+    return KeptEngine(open_engine(model, engine="onnxruntime", stage=stage))
+
+
 @pytest.fixture
 def fake(monkeypatch, gpu, digits_model):
     """Returns a TensorRT that is none; an engine that it builds runs as the model does in ONNX Runtime."""
@@ -54,8 +73,7 @@ def fake(monkeypatch, gpu, digits_model):
     def open_(path, *, engine="auto", device=None, stage=None):
         if path.suffix == ".plan":
             read_passport(path)
-            return open_engine(digits_model, engine="onnxruntime")
-        return open_engine(path, engine=engine, stage=stage)
+        return open_kept(digits_model, stage)
 
     monkeypatch.setattr(engine_build, "name_plugins", remember)
     monkeypatch.setattr(engine_trial, "describe_engine", describe)
@@ -229,16 +247,9 @@ def test_a_model_that_needs_the_host_is_refused(fake, digits, request_for, tmp_p
 
 
 def test_proposals_alone_can_be_built(fake, request_for, digits_model, monkeypatch):
-    plain = engine_trial.open_engine
-
-    def open_(path, *, engine="auto", device=None, stage=None):
-        if path.suffix == ".plan":
-            spec = read_spec(digits_model)
-            return open_engine(digits_model, engine="onnxruntime", stage=engine_build.choose_stage(spec, "proposals"))
-        return plain(path, engine=engine, device=device, stage=stage)
-
-    monkeypatch.setattr(engine_trial, "open_engine", open_)
-    passport = build_plan(request_for(task="proposals")).passport
+    stage = engine_build.choose_stage(read_spec(digits_model), "proposals")
+    monkeypatch.setattr(engine_trial, "open_engine", lambda *_, **__: open_kept(digits_model, stage))
+    passport = build_plan(request_for(task="proposals", skip_gates=())).passport
     assert passport.spec.tasks == ("proposals",)
     assert [trim.kind for trim in passport.trims] == ["padded", "padded", "batch"]
 
