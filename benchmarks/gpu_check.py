@@ -12,6 +12,7 @@ and said. Exit codes: 0 all that could be checked agrees, 1 something does not, 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import sys
@@ -27,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 from gpu_cases import SMALL, USUAL, Sizes, make_cases
 from gpu_kernels import HostRunner, KernelRunner, Outcome, check_case, check_preparation, measure_fill_rate
-from gpu_models import build_demo, compare_engines, export_demo
+from gpu_models import build_demo, check_trunk, compare_engines, export_demo
 
 from roiline.core.errors import EngineError, RoilineError
 from roiline.core.spec import ImageRules
@@ -167,12 +168,11 @@ def list_checks(bench: Bench, folder: Path, report: Report) -> list[tuple[str, C
             report.add(f"engine {engine}", "skipped", reason)
         else:
             checks.append((f"engine {engine}", lambda engine=engine: check_engine(engine, bench, folder)))
-    if importlib.util.find_spec("tensorrt_rtx") is not None and bench.device.kind == "cuda":
-        report.add(
-            "TensorRT for RTX",
-            "skipped",
-            "installed; no engine of ours runs in it (its parser is tried without a GPU, by the tests)",
-        )
+    if bench.device.kind == "cuda":
+        if importlib.util.find_spec("tensorrt_rtx") is None:
+            report.add("trunk in TensorRT for RTX", "skipped", "tensorrt_rtx is not installed")
+        else:
+            checks.append(("trunk in TensorRT for RTX", lambda: check_rtx(folder)))
     random = np.random.default_rng(0)
     picture = random.integers(0, 256, (bench.sizes.height * 5 // 8, bench.sizes.width * 5 // 8, 3), np.uint8)
     for resize in RESIZING:
@@ -214,11 +214,20 @@ def run_check(name: str, check: Callable[[], Mapping[str, Any]], report: Report)
     report.add(name, "passed" if agrees else "failed", detail, **found, seconds=round(time.perf_counter() - start, 2))
 
 
+def check_rtx(folder: Path) -> Mapping[str, Any]:
+    """Runs the demo's convolutional part in TensorRT for RTX, which our engines are not built with."""
+    return check_trunk(importlib.import_module("tensorrt_rtx"), find_demo(folder))
+
+
+def find_demo(folder: Path) -> Path:
+    """Returns the demo model, exported where it is not there yet."""
+    model = folder / "digits.onnx"
+    return model if model.exists() else export_demo(folder)
+
+
 def check_engine(engine: str, bench: Bench, folder: Path) -> Mapping[str, Any]:
     """Runs the demo model in an engine; TensorRT's is built first."""
-    model = folder / "digits.onnx"
-    if not model.exists():
-        export_demo(folder)
+    model = find_demo(folder)
     plan, built = build_demo(model, folder) if engine == "tensorrt" else (None, {})
     found = compare_engines(model, engine, bench.device, batches=2 if bench.sizes is SMALL else 16, path=plan)
     rates = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in found.items() if name.startswith("images"))

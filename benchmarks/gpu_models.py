@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import onnx
 
 from roiline.core.boxes import box_ious
+from roiline.core.errors import EngineError
 from roiline.core.spec import ModelSpec
-from roiline.engines.protocol import Device, Engine
+from roiline.engines.cuda.driver import open_driver
+from roiline.engines.cuda.resources import CudaContext
+from roiline.engines.model_file import cut_model, read_spec
+from roiline.engines.protocol import Device, Engine, Stage, TensorInfo
 from roiline.engines.registry import open_engine
+from roiline.engines.tensorrt.backend import PlanLayout, ShapeRange, TensorRtBackend
+from roiline.engines.tensorrt.builder import add_profile, parse_model
+from roiline.engines.tensorrt.profiles import Profile
+from roiline.engines.tensorrt.runtime import load_engine, make_logger, read_tensors
+from roiline.engines.tensorrt.trimming import OutputTrim
 from roiline.export.detectron.exporter import export_detectron
 from roiline.infer.engine_build import BuildRequest, build_plan
 from roiline.infer.feeds import make_feeds
@@ -21,6 +32,7 @@ from roiline.infer.preparation import prepare_picture, stack_batch
 
 DEMO = Path(__file__).resolve().parents[1] / "examples" / "digits"
 BATCH = 8
+TRUNK_TOLERANCE = 1e-3
 LEAST_OVERLAP = 0.9
 SCORE_TOLERANCE = 5e-3
 """Detections are paired by class and overlap: of two candidates that score the same to the last bit, another order of summation picks
@@ -87,6 +99,53 @@ def build_demo(model: Path, folder: Path) -> tuple[Path, Mapping[str, Any]]:
         "gates": dict(passport.gates),
         "plugins": len(passport.plugins),
     }
+
+
+def check_trunk(trt: Any, model: Path) -> Mapping[str, Any]:
+    """Builds the convolutional part of the demo with TensorRT for RTX, runs it, and holds its features against ONNX Runtime's."""
+    start = time.perf_counter()
+    plan, batches, stage = build_trunk(trt, model)
+    built_s = round(time.perf_counter() - start, 1)
+    with open_engine(model, engine="onnxruntime", stage=stage) as judge, ExitStack() as stack:
+        runtime, engine = load_engine(trt, plan, where="the trunk")
+        context = stack.enter_context(CudaContext(open_driver()))
+        shape = batches[0]["data"].shape
+        layout = PlanLayout(
+            judge.inputs, judge.outputs, ({"data": ShapeRange(shape, shape)},), ("data",), _given_trims(judge.outputs)
+        )
+        backend = TensorRtBackend(
+            trt, runtime, engine, context, layout, read_tensors(trt, engine, where="the trunk"), {}
+        )
+        stack.callback(backend.close)
+        worst = 0.0
+        for feeds in batches:
+            got, want = backend.run({"data": feeds["data"]}), judge.run({"data": feeds["data"]})
+            for name, array in want.items():
+                worst = max(worst, float(np.abs(got[name] - array).max() / max(1.0, float(np.abs(array).max()))))
+    return {"agrees": worst <= TRUNK_TOLERANCE, "largest_relative_difference": worst, "build_s": built_s}
+
+
+def build_trunk(trt: Any, model: Path) -> tuple[bytes, list[dict[str, Any]], Stage]:
+    """Returns an engine of the part up to the features for one shape, batches of that shape, and the stage."""
+    spec = read_spec(model)
+    stage = Stage(outputs=spec.seams["features"])
+    batches = make_batches(spec, count=2)
+    logger = make_logger(trt)
+    builder = trt.Builder(logger)
+    network = builder.create_network(0)
+    parse_model(trt, network, logger, cut_model(onnx.load(str(model)), stage, where=str(model)))
+    config = builder.create_builder_config()
+    config.clear_flag(trt.BuilderFlag.TF32)
+    shape = batches[0]["data"].shape
+    add_profile(builder, config, Profile({"data": (shape, shape, shape)}))
+    serialized = builder.build_serialized_network(network, config)
+    if serialized is None:
+        raise EngineError(f"TensorRT for RTX could not build the trunk: {'; '.join(logger.errors)}")
+    return bytes(serialized), batches, stage
+
+
+def _given_trims(outputs: Sequence[TensorInfo]) -> tuple[OutputTrim, ...]:
+    return tuple(OutputTrim(info.name, "batch") for info in outputs)
 
 
 def _run(engine: Engine, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from roiline.commands.options import PARTNER_OPTIONS, RUN_OPTIONS, THRESHOLD_OPT
 @click.command("proposals", cls=LoggedCommand)
 @RUN_OPTIONS
 def proposals_command(**options: Any) -> None:
-    """Make proposals over datasets: a COCO json, a VOC root, a folder, a glob, a text list."""
+    """Make proposals over datasets: a COCO json, a VOC root, a folder, a glob, a text list (- reads one from standard input), pictures,
+    a video, whose frames are the pictures.
+    """
     _run("proposals", options)
 
 
@@ -24,7 +26,9 @@ def proposals_command(**options: Any) -> None:
 @THRESHOLD_OPTIONS
 @PARTNER_OPTIONS
 def detect_command(**options: Any) -> None:
-    """Make detections over datasets: a COCO json, a VOC root, a folder, a glob, a text list, a picture."""
+    """Make detections over datasets: a COCO json, a VOC root, a folder, a glob, a text list (- reads one from standard input), pictures,
+    a video, whose frames are the pictures.
+    """
     _run("detections", options)
 
 

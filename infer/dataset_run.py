@@ -14,7 +14,7 @@ from roiline.core.files import remove_temporaries, sha256_of_file
 from roiline.core.spec import ImageRules, ModelSpec
 from roiline.core.structures import Float32, RoidbEntry
 from roiline.engines.model_file import read_spec
-from roiline.infer.datasets import load_dataset, with_sizes
+from roiline.infer.datasets import describe_source, load_dataset, with_sizes
 from roiline.infer.manifest import (
     FAILED_FILE,
     FORMAT_VERSION,
@@ -217,7 +217,9 @@ def prepare_dataset_run(
         format_version=FORMAT_VERSION,
         identity=settings.identity,
         settings=settings,
-        dataset=DatasetRecord(dataset.name, dataset.kind, data.source, dataset.total, dataset.problems),
+        dataset=DatasetRecord(
+            dataset.name, dataset.kind, describe_source(data.source), dataset.total, dataset.problems
+        ),
         classes=classes,
         class_order=order,
         plus_one=spec.conventions.plus_one,

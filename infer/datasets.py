@@ -9,26 +9,36 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from roiline.core.errors import DataError, UsageError
 from roiline.core.structures import RoidbEntry
 from roiline.infer.coco import read_coco
-from roiline.infer.folders import has_wildcards, read_folder, read_glob, read_list, read_picture_entry
+from roiline.infer.folders import (
+    has_wildcards,
+    read_folder,
+    read_glob,
+    read_list,
+    read_picture_entry,
+    read_pictures,
+    read_standard_input,
+)
 from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.pictures import is_picture_file, read_size
 from roiline.infer.roidb import Category, Dataset, Listing, shorten
+from roiline.infer.video import is_video_file, read_video
 from roiline.infer.voc import is_voc_root, read_voc
 
 __all__ = ["Category", "Dataset", "load_dataset", "with_sizes"]
 
+STANDARD_INPUT = "-"
 _SIZE_READERS = 8
 
 
 def load_dataset(
-    source: str | Path,
+    source: str | Path | Sequence[str | Path],
     *,
     images: Path | None = None,
     split: str | None = None,
@@ -38,7 +48,10 @@ def load_dataset(
     exif: ExifPolicy = "apply",
     need_pictures: bool = True,
 ) -> Dataset:
-    """Loads a dataset: a COCO json, a VOC root, a folder, a glob, a text list or one picture; which of them is recognised.
+    """Loads a dataset; which of them `source` is is recognised.
+
+    It is a COCO json, a VOC root, a folder, a glob, a text list (`-`: standard input), a picture, several pictures, or a video, whose
+    frames are the pictures.
 
     `images` is the picture folder of a COCO json, `split` names a split of a VOC root, `class_names` are the classes of a VOC root
     in order. `id_range` selects the half-open range of positions in ascending id order, `limit` the first pictures of that. Where only
@@ -48,18 +61,19 @@ def load_dataset(
         DataError: the dataset cannot be used, or none of its pictures is there and they are needed.
         UsageError: an option does not fit the kind of dataset, or the range or limit selects nothing.
     """
+    named = describe_source(source)
     try:
-        listing = _read_listing(str(source), images, split, class_names, exif, need_pictures)
+        listing = _read_listing(source, images, split, class_names, exif, need_pictures)
     except OSError as error:
-        raise DataError(f"{source}: cannot be read ({error})") from error
-    ordered = _order_entries(listing, str(source))
-    start, end, notes = _resolve_range(id_range, len(ordered), str(source))
+        raise DataError(f"{named}: cannot be read ({error})") from error
+    ordered = _order_entries(listing, named)
+    start, end, notes = _resolve_range(id_range, len(ordered), named)
     if limit is not None:
         if limit < 1:
             raise UsageError(f"--limit: expected a number of pictures of at least 1, got {limit}")
         end = min(end, start + limit)
     selected = ordered[start:end]
-    missing = _note_missing(selected, listing, str(source)) if need_pictures else ()
+    missing = _note_missing(selected, listing, named) if need_pictures and listing.kind != "video" else ()
     return Dataset(
         name=listing.name,
         kind=listing.kind,
@@ -72,6 +86,13 @@ def load_dataset(
         id_range=(start, end),
         annotation_file=listing.annotation_file,
     )
+
+
+def describe_source(source: str | Path | Sequence[str | Path]) -> str:
+    """Returns what a dataset was named as: of several pictures the first and how many there are."""
+    if isinstance(source, (str, Path)):
+        return str(source)
+    return shorten(source, limit=1)
 
 
 def with_sizes(entries: Iterable[RoidbEntry], *, exif: ExifPolicy = "apply") -> tuple[RoidbEntry, ...]:
@@ -97,13 +118,15 @@ def _with_size(entry: RoidbEntry, exif: ExifPolicy) -> RoidbEntry:
 
 
 def _read_listing(
-    source: str,
+    source: str | Path | Sequence[str | Path],
     images: Path | None,
     split: str | None,
     class_names: tuple[str, ...] | None,
     exif: ExifPolicy,
     need_pictures: bool,
 ) -> Listing:
+    if not isinstance(source, (str, Path)):
+        return read_pictures([Path(one) for one in source])
     path = Path(source)
     voc = path.is_dir() and is_voc_root(path)
     coco = path.is_file() and path.suffix.lower() == ".json"
@@ -111,6 +134,8 @@ def _read_listing(
         raise UsageError(f"{source}: --images says where the pictures of a COCO json are; this is none")
     if split is not None and not voc:
         raise UsageError(f"{source}: --split names a split of a VOC root (Annotations/ and JPEGImages/); this is none")
+    if str(source) == STANDARD_INPUT:
+        return read_standard_input()
     if voc:
         return read_voc(path, split=split, class_names=class_names, exif=exif)
     if coco:
@@ -118,11 +143,12 @@ def _read_listing(
     if path.is_dir():
         return read_folder(path)
     if path.is_file():
-        return read_picture_entry(path) if is_picture_file(path) else read_list(path)
-    if has_wildcards(source):
-        return read_glob(source)
+        reader = read_picture_entry if is_picture_file(path) else read_video if is_video_file(path) else read_list
+        return reader(path)
+    if has_wildcards(str(source)):
+        return read_glob(str(source))
     raise DataError(
-        f"{source}: no such dataset (expected a COCO json, a VOC root, a folder, a glob, a text list or a picture)"
+        f"{source}: no such dataset (expected a COCO json, a VOC root, a folder, a glob, a text list, a picture or a video)"
     )
 
 

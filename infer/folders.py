@@ -1,12 +1,16 @@
-"""Pictures without annotations: a folder, a glob, a text list, or one picture.
+"""Pictures without annotations: a folder, a glob, a text list (a file, or standard input), one picture or several.
 
-An image id is the picture's path as text: relative to the folder (for a glob: to its part without wildcards), or as the list has it.
+An image id is the picture's path as text: relative to the folder (for a glob: to its part without wildcards; for several pictures: to
+the folder that they share), or as the list has it.
 """
 
 from __future__ import annotations
 
+import functools
 import glob
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from roiline.core.errors import DataError
@@ -51,24 +55,50 @@ def read_picture_entry(path: Path) -> Listing:
     return _listing(path.stem, "picture", path.parent, [path], ())
 
 
+def read_pictures(paths: Sequence[Path]) -> Listing:
+    """Lists pictures that were named one by one; one that is not there fails in the run."""
+    root = Path(os.path.commonpath([os.path.abspath(path.parent) for path in paths]))
+    pictures = [Path(os.path.abspath(path)) for path in paths]
+    return _listing(root.name or "pictures", "pictures", root, pictures, ())
+
+
 def read_list(path: Path) -> Listing:
     """Reads a text file with one picture path a line, relative to the file's folder; blank lines are left out.
 
     Raises:
-        DataError: not text, no paths in it, or a path that stands there twice.
+        DataError: not text, or no paths in it.
     """
     try:
         data = path.read_bytes()
-        lines = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: expected a dataset, the file is {describe_bytes(data)}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    names = [line for line in lines if line]
-    if not names or "\0" in data.decode("utf-8-sig"):
-        raise DataError(f"{path}: expected a list with one picture path a line, it has none")
-    entries = tuple(RoidbEntry(name, path.parent / name, 0, 0) for name in names)
-    return Listing(path.stem, "list", path.parent, (), entries)
+    return _list_from_text(path.stem, path.parent, data, str(path))
+
+
+def read_standard_input() -> Listing:
+    """Reads a list from standard input, one picture path a line, relative to the working folder.
+
+    Raises:
+        DataError: not text, or no paths in it.
+    """
+    return _list_from_text("stdin", Path.cwd(), _read_stdin(), "standard input")
+
+
+@functools.cache
+def _read_stdin() -> bytes:
+    """Returns all of standard input: it can be read once, a dataset may be loaded again."""
+    return sys.stdin.buffer.read()
+
+
+def _list_from_text(name: str, root: Path, data: bytes, where: str) -> Listing:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: expected a dataset, the file is {describe_bytes(data)}") from error
+    names = [line.strip() for line in text.splitlines() if line.strip()]
+    if not names or "\0" in text:
+        raise DataError(f"{where}: expected a list with one picture path a line, it has none")
+    return Listing(name, "list", root, (), tuple(RoidbEntry(one, root / one, 0, 0) for one in names))
 
 
 def has_wildcards(source: str) -> bool:

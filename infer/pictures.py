@@ -35,6 +35,9 @@ MOST_PIXELS = 1 << 30
 MAX_BYTES = (1 << 31) - 1
 """The limit of a picture file's size: the decoder takes no more."""
 
+FRAME_SUFFIX = ".frame"
+"""How the path of a video's frame ends: `VIDEO/NUMBER.frame`."""
+
 JPEG_START = b"\xff\xd8"
 """How every JPEG file begins."""
 
@@ -71,11 +74,15 @@ def set_decoder_threads(count: int) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads a picture file whole, whatever characters its name has.
+    """Reads a picture file whole, whatever characters its name has; a frame of a video comes as an uncompressed picture file.
 
     Raises:
         DataError: the file is missing, not readable, not a regular file, empty or too large.
     """
+    if path.suffix == FRAME_SUFFIX and path.parent.is_file():
+        from roiline.infer.video import encode_frame
+
+        return encode_frame(path)
     try:
         _check_file(path)
         data = path.read_bytes()

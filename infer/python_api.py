@@ -16,8 +16,9 @@ from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device
 from roiline.infer.devices import choose_slots, device_from_text
 from roiline.infer.feeds import batch_from_picture
+from roiline.infer.folders import has_wildcards
 from roiline.infer.model import open_predictor
-from roiline.infer.pictures import MAX_PIXELS, TruncatedPolicy
+from roiline.infer.pictures import MAX_PIXELS, PICTURE_SUFFIXES, TruncatedPolicy, is_picture_file
 from roiline.infer.predictor import Predictor
 from roiline.infer.request import (
     IMAGE_TIMEOUT_S,
@@ -261,25 +262,47 @@ def pair_sources(
 ) -> tuple[DataSource, ...]:
     """Returns the datasets with the picture folders, splits and proposal files that belong to them, paired by order.
 
-    Where some datasets are COCO jsons and others are not, picture folders go to the jsons and splits to the others.
+    Pictures that are named one by one are one dataset, at the place of the first. Where some datasets are COCO jsons and others are not, picture folders go to the jsons and splits to the others.
 
     Raises:
         UsageError: more picture folders, splits or proposal files than datasets that take them.
     """
-    jsons = [index for index, source in enumerate(data) if str(source).endswith(".json")]
-    others = [index for index in range(len(data)) if index not in jsons]
-    folders = _pair("--images", images, jsons if others and jsons else range(len(data)))
-    names = _pair("--split", splits, others if others and jsons else range(len(data)))
-    files = _pair("--proposals", proposals, range(len(data)))
+    sources = _join_pictures(data)
+    jsons = [index for index, source in enumerate(sources) if str(source).endswith(".json")]
+    others = [index for index in range(len(sources)) if index not in jsons]
+    folders = _pair("--images", images, jsons if others and jsons else range(len(sources)))
+    names = _pair("--split", splits, others if others and jsons else range(len(sources)))
+    files = _pair("--proposals", proposals, range(len(sources)))
     return tuple(
         DataSource(
-            str(source),
+            source,
             Path(folders[index]) if index in folders else None,
             None if index not in names else str(names[index]),
             Path(files[index]) if index in files else None,
         )
-        for index, source in enumerate(data)
+        for index, source in enumerate(sources)
     )
+
+
+def _join_pictures(data: Sequence[str | Path]) -> list[str | tuple[str, ...]]:
+    """Returns the datasets with all single pictures, where they are several, put together."""
+    pictures = tuple(str(source) for source in data if _names_picture(Path(source)))
+    if len(pictures) < 2:
+        return [str(source) for source in data]
+    joined: list[str | tuple[str, ...]] = []
+    for source in data:
+        if not _names_picture(Path(source)):
+            joined.append(str(source))
+        elif pictures not in joined:
+            joined.append(pictures)
+    return joined
+
+
+def _names_picture(path: Path) -> bool:
+    """Says whether a path names one picture, there or not."""
+    if path.is_file():
+        return is_picture_file(path)
+    return not path.exists() and path.suffix.lower() in PICTURE_SUFFIXES and not has_wildcards(str(path))
 
 
 def _pair(option: str, values: Sequence[str | Path], places: Sequence[int]) -> dict[int, str | Path]:

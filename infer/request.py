@@ -105,9 +105,9 @@ def spec_with_overrides(spec: ModelSpec, overrides: RunOverrides) -> ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """Is one DATA of the command line, with the options that belong to it."""
+    """Is one DATA of the command line, with the options that belong to it; `source` is several paths where they are single pictures."""
 
-    source: str
+    source: str | tuple[str, ...]
     images: Path | None = None
     split: str | None = None
     proposals: Path | None = None

@@ -1,6 +1,6 @@
 """What a dataset is to a run: its pictures in order, its categories, and everything that was found wrong with it.
 
-The readers of each kind of dataset (COCO json, VOC root, folder, glob, list) return a `Listing`; `roiline.infer.datasets` orders,
+The readers of each kind of dataset (COCO json, VOC root, folder, glob, list, pictures, video) return a `Listing`; `roiline.infer.datasets` orders,
 checks and cuts it to a `Dataset`.
 """
 
@@ -19,7 +19,7 @@ from roiline.core.structures import Float64, ImageId, RoidbEntry
 from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.pictures import read_size
 
-DatasetKind: TypeAlias = Literal["coco", "voc", "folder", "glob", "list", "picture"]
+DatasetKind: TypeAlias = Literal["coco", "voc", "folder", "glob", "list", "picture", "pictures", "video"]
 
 MAX_SIDE = 1 << 20
 """The largest height and width that a dataset may state, in pixels: no larger picture can be decoded."""
@@ -56,7 +56,7 @@ class Dataset:
     """Is a dataset ready to run over.
 
     `entries` are the selected pictures in ascending image id order: positions [start, end) of `id_range` among the `total` pictures
-    of the whole dataset. Class k of the ground truth is `categories[k - 1]`; a folder, glob, list or picture has no categories.
+    of the whole dataset. Class k of the ground truth is `categories[k - 1]`; only the first two kinds have any.
     `fingerprint` is the SHA-256 of what determines answers (ids, relative paths, sizes and categories) of the *whole* dataset, so that
     runs over ranges of one dataset share it. `problems` are the harmless faults, one sentence each.
     """

@@ -9,6 +9,8 @@ import contextlib
 import os
 import queue
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -25,6 +27,7 @@ from roiline.infer.request import Slot
 _WORKER_CODE = "from roiline.infer.worker import main; main()"
 
 
+_REPORT_LIMIT_S = 60
 _MEMORY_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
 """Makes the C library keep the memory of one picture for the next: getting it anew from the system costs a fifth of preparing a picture."""
 
@@ -80,6 +83,7 @@ class ProcessHandle:
     def __init__(self, popen: subprocess.Popen[bytes], connection: Connection) -> None:
         self._popen = popen
         self._connection = connection
+        _limit_reading(connection)
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         threading.Thread(target=self._send_orders, name=f"orders to {popen.pid}", daemon=True).start()
 
@@ -110,7 +114,7 @@ class ProcessHandle:
             return True  # a broken pipe is an end, which `receive` tells
 
     def receive(self) -> Report:
-        """Receives from the pipe; its end is the process's."""
+        """Receives from the pipe; its end is the process's, and so is a report of which the rest does not come."""
         try:
             report: Report = self._connection.recv()
         except OSError as error:
@@ -155,6 +159,12 @@ def start_process(worker: int, slot: Slot, *, code: str = _WORKER_CODE) -> Worke
             f"worker {worker} ({slot.label}): its process cannot be started ({error.strerror}); use fewer workers"
         ) from error
     return ProcessHandle(popen, here)
+
+
+def _limit_reading(connection: Connection) -> None:
+    """Makes a read fail that waits too long: a worker that is stopped within a report must not hold up the parent for good."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _REPORT_LIMIT_S, 0))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import hashlib
 import math
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from roiline.ops.kernels import Kernel, KernelNode
 
 _GARBAGE = 0xA5
 """What every byte of an output is before the kernel runs: none may be left."""
+
+_RUNNING = threading.Lock()
+"""Held while a kernel runs: a library has one block's memory."""
 
 
 def run_on_host(
@@ -57,13 +61,14 @@ def run_on_host(
     outputs = _allocate_outputs(node, dtypes, shapes)
     library = _load_library(translation_unit(node, dtypes), threads if kernel.cooperative else 1, sanitizer)
     memory = np.full(evaluate_size(node.shared_bytes, shapes), _GARBAGE, np.uint8)
-    if kernel.cooperative:
-        ctypes.c_void_p.in_dll(library, "block_memory").value = memory.ctypes.data
     integers = [ctypes.c_int32(_as_int32(evaluate_size(size, shapes), kernel)) for size in node.extra_integers]
     pointers = [[ctypes.c_void_p(array.ctypes.data) for array in some] for some in (inputs, outputs)]
     entry = library[kernel.entry]
     entry.restype = None
-    entry(*pointers[0], *integers, *pointers[1])
+    with _RUNNING:
+        if kernel.cooperative:
+            ctypes.c_void_p.in_dll(library, "block_memory").value = memory.ctypes.data
+        entry(*pointers[0], *integers, *pointers[1])
     return tuple(outputs)
 
 

@@ -24,7 +24,6 @@ from roiline.ops.nodes import DOMAIN, PLUGIN_ATTRIBUTES, Attribute, NodeWriter
 Argument: TypeAlias = Size | float | Sequence[Size] | Sequence[float]
 """A value that the kernel gets beside its tensors; a Python float arrives as a `float`, a sequence as an array."""
 
-DTYPES = ("float32", "float16", "int32", "int64", "uint8")
 MOST_BLOCKS = 1 << 16
 
 

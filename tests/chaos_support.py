@@ -29,7 +29,7 @@ WORKERS = 3
 KILLER, HANGER = 25, 61
 """Ids of two poison pictures (`write_pictures` gives 7, 10, 13, ...): one kills its worker, over the other it hangs."""
 TIMEOUT_S = 2.0
-IMAGE_S = 0.01
+PACE_VARIABLE = "ROILINE_CHAOS_IMAGE_S"
 LOG_VARIABLE = "ROILINE_CHAOS_LOG"
 FULL_VARIABLE = "ROILINE_CHAOS_FULL"
 
@@ -59,7 +59,7 @@ class _Poisoned(_Wrapped):
             os.kill(os.getpid(), signal.SIGKILL)
         if HANGER in ids:
             ctypes.PyDLL(None).sleep(3600)
-        time.sleep(IMAGE_S)
+        time.sleep(float(os.environ[PACE_VARIABLE]))
         with open(os.environ[LOG_VARIABLE], "ab", buffering=0) as log:
             log.write("".join(f"{image_id}\n" for image_id in ids).encode())
 
@@ -118,6 +118,7 @@ class Attack:
     random: random.Random
     blows: list[str]
     small: bool
+    pace: dict[str, str]
     workers: set[int] = field(default_factory=set)
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
     damaged: int = 0
@@ -144,7 +145,7 @@ class Attack:
         return sorted(self.out.glob("shards/*.shard"))
 
     def _run_once(self) -> int:
-        job = start_job(self.root, self.out, self.log)
+        job = start_job(self.root, self.out, self.log, **self.pace)
         try:
             while self.blows and self.blows[0] != "fill the disk":
                 self._wait_for_shards(job, self.random.randint(2, 4))
@@ -198,7 +199,7 @@ class Attack:
             with ballast.open("wb", buffering=0) as stream:
                 free = os.statvfs(self.out).f_bavail * os.statvfs(self.out).f_frsize
                 stream.write(bytes(max(0, free - 6 * 4096)))
-        job = start_job(self.root, self.out, self.log, **({} if self.small else {FULL_VARIABLE: "1"}))
+        job = start_job(self.root, self.out, self.log, **self.pace, **({} if self.small else {FULL_VARIABLE: "1"}))
         code = job.wait(timeout=120)
         ballast.unlink(missing_ok=True)
         return code

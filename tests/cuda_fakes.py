@@ -362,6 +362,8 @@ def _pycuda_module(gpu: FakeGpu) -> types.ModuleType:
             return Context.stack[-1] if Context.stack else None
 
         def detach(self):
+            assert Context.stack[-1] is self, "pycuda wants a context to be current when it is given back"
+            Context.stack.pop()
             gpu.drop("context", self.handle)
 
     class Device:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from chaos_support import HANGER, KILLER, Attack, answered, failed_ids, is_alive, small_disk, start_job
+from chaos_support import HANGER, KILLER, PACE_VARIABLE, Attack, answered, failed_ids, is_alive, small_disk, start_job
 from run_support import result_bytes, write_model, write_pictures
 
 from roiline.infer.status import read_status
@@ -31,17 +31,27 @@ QUICK = [
     "kill a worker",
     "stop a worker",
 ]
-LONG = 2 * [*QUICK, "kill a worker", "kill a worker", "kill the job", "stop a worker"]
-"""Blows of about three shards each, so 22 of them need about 70."""
+LONG = [
+    *QUICK,
+    "kill a worker",
+    "kill the job",
+    "stop a worker",
+    "kill a worker",
+    "kill a worker",
+    "kill the job",
+    "kill a worker",
+]
 
 
-def attack(folder: Path, images: int, blows: list[str], seed: int) -> None:
+def attack(folder: Path, images: int, blows: list[str], seed: int, *, image_s: float) -> None:
+    """`image_s` is how long a picture takes: long enough that all blows fall before the end."""
+    pace = {PACE_VARIABLE: str(image_s)}
     print(f"chaos: seed {seed}")
     write_model(folder / "model.onnx")
     write_pictures(folder / "pictures", images)
-    quiet = start_job(folder, folder / "quiet", folder / "quiet.log")
+    quiet = start_job(folder, folder / "quiet", folder / "quiet.log", **pace)
     with small_disk(folder / "out") as small:
-        one = Attack(folder, folder / "out", folder / "chaos.log", random.Random(seed), [*blows], small)
+        one = Attack(folder, folder / "out", folder / "chaos.log", random.Random(seed), [*blows], small, pace)
         try:
             assert one.run() == 4
             assert quiet.wait(timeout=120) == 4
@@ -78,10 +88,10 @@ def seed_of(round_: int) -> int:
 
 
 def test_a_run_under_attack_ends_like_a_quiet_one(tmp_path: Path) -> None:
-    attack(tmp_path, 160, QUICK, seed_of(0))
+    attack(tmp_path, 160, QUICK, seed_of(0), image_s=0.01)
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("round_", range(int(os.environ.get("ROILINE_CHAOS_ROUNDS", "1"))))
 def test_a_longer_run_under_a_longer_attack(tmp_path: Path, round_: int) -> None:
-    attack(tmp_path, 300, LONG, seed_of(round_))
+    attack(tmp_path, 300, LONG, seed_of(round_), image_s=0.06)

@@ -52,6 +52,29 @@ def test_the_same_way_on_the_host(tmp_path):
 
 
 @pytest.mark.golden
+def test_the_way_over_a_device_on_a_fake_one(tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("kernels are compiled by g++, which is not on the PATH")
+    program = Path(__file__).with_name("gpu_check_on_fake.py")
+    answer = subprocess.run(
+        [sys.executable, str(program), str(SCRIPT.parent), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    report = json.loads((tmp_path / "check.json").read_text())
+    assert report["machine"]["gpu"]["name"] == "NVIDIA H200"
+    kernels = [entry for entry in report["entries"] if "kernels" in entry]
+    assert len(kernels) == 16
+    assert {entry["status"] for entry in kernels} == {"passed"}
+    assert all(kernel["floor_ms"] > 0 and kernel["ms"] == 1.5 for entry in kernels for kernel in entry["kernels"])
+    skipped = {entry["name"] for entry in report["entries"] if entry["status"] == "skipped"}
+    assert skipped >= {"engine onnxruntime", "engine tensorrt"}
+
+
+@pytest.mark.golden
 def test_time_that_has_passed_is_said(tmp_path):
     answer = run_check("--backend", "host", "--sizes", "small", "--limit-s", "0")
     assert answer.returncode == 0

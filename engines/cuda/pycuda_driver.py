@@ -78,10 +78,9 @@ class PycudaDriver:
             self._call(context.push)
 
     def release_context(self, index: int, context: Handle) -> None:
-        """Gives a primary context back."""
+        """Gives a primary context back, while it is current: pycuda takes it from its stack then, and leaves a stale one otherwise."""
         del index
-        if self._call(self._api.Context.get_current) == context:
-            self._call(self._api.Context.pop)
+        self.make_current(context)
         self._call(context.detach)
 
     def memory(self) -> tuple[int, int]:

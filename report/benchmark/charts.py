@@ -88,7 +88,7 @@ def draw_roofline(report: Report) -> str:
     xs = [part["flop_per_byte"] for part in parts] + [ridge]
     ys = [part["gflops"] for part in parts]
     low, high = min(xs) / 3, max(xs) * 4
-    bottom, top = min(*ys, bandwidth * low) / 2, max(peak, *ys) * 1.6
+    bottom, top = min([*ys, bandwidth * low]) / 2, max([*ys, peak]) * 1.6
 
     def draw(width: int) -> Figure:
         x = Axis(low, high, "operations per byte (intensity)", logarithmic=True)

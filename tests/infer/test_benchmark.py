@@ -1,4 +1,4 @@
-"""A whole benchmark: with the fake engine its numbers add up, with the demo model the network has its parts."""
+"""A whole benchmark: with the fake engine its numbers add up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from roiline.infer.benchmark import (
 )
 from roiline.infer.benchmark_alone import Probes
 from roiline.infer.messages import ImageWork
-from roiline.infer.python_api import request_from_options
 from roiline.infer.request import Slot
 from roiline.infer.run import read_fitting_spec, worker_setup
 from roiline.infer.trace import read_trace
@@ -104,20 +103,6 @@ def test_the_subject_says_what_was_run(measured: tuple[Benchmark, Path]) -> None
     assert (subject.model, subject.batch_size, subject.devices) == ("model.onnx", 2, ("cpu 0", "cpu 1"))
     assert sum(subject.network_shapes.values()) == subject.images == IMAGES
     assert subject.engine["backend"] == "fake"
-
-
-def test_the_demos_network_has_its_parts(digits: Path, digits_model: Path, tmp_path: Path) -> None:
-    request = request_from_options(
-        digits_model, digits / "pictures", tmp_path, task="detections", cpu_workers=1, limit=2
-    )
-    request = replace(request, slots=(Slot(Device("cpu", threads=1), {}, "cpu 0"),))
-    benchmark, _ = measure_benchmark(BenchmarkRequest(request, rounds=1))
-    assert benchmark.network is not None
-    assert benchmark.network.images == 2
-    for part in benchmark.network.parts.values():
-        assert min(part.seconds, part.operations, part.bytes) > 0
-    trunk, proposals, heads = (benchmark.network.parts[part] for part in ("trunk", "proposals", "heads"))
-    assert trunk.operations > proposals.operations > heads.operations
 
 
 def test_a_sweep_measures_every_point_and_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

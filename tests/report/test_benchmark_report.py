@@ -13,6 +13,7 @@ from benchmark_cases import IMAGES, make_benchmark, make_case_report
 
 from roiline.core.errors import DataError
 from roiline.core.files import write_json
+from roiline.infer.benchmark_probe import NetworkCost, PartCost
 from roiline.report.benchmark.document import find, make_report, read_report
 from roiline.report.benchmark.figures import Axis, Figure, log_ticks, plain_number, round_ticks
 from roiline.report.benchmark.page import Thumbnail, make_page
@@ -184,3 +185,11 @@ def test_a_busy_machine_and_restless_rounds_are_said() -> None:
     assert "load 5.0 on 8 usable cores" in busy
     assert "50 % faster" in restless
     assert restless in make_page(report)
+
+
+def test_a_part_without_matrix_layers_has_no_place_under_the_roof() -> None:
+    nothing = PartCost(0.0, 0.0, 0.0)
+    parts = dict.fromkeys(("trunk", "proposals", "heads"), nothing)
+    page = make_page(make_report(replace(make_benchmark(), network=NetworkCost(parts, 1))))
+    assert "matrix product 95 GFLOP/s" in page
+    assert 'class="dot fill-trunk"' not in page
