@@ -96,6 +96,8 @@ def _read_entry(data: bytes) -> tuple[str, str]:
     while stream.tell() < len(data):
         tag = _read_varint(stream)
         length = _read_varint(stream)
+        if tag & 7 != 2 or length > len(data) - stream.tell():
+            raise _NotProtobufError("its metadata is damaged")
         try:
             texts[tag >> 3] = stream.read(length).decode()
         except UnicodeDecodeError as error:

@@ -131,3 +131,17 @@ def test_what_depends_on_what_is_only_known_of_whole_files(tmp_path):
     path.write_bytes(b"\x08\x0a\x3a\x7f")
     with pytest.raises(ModelError, match="not a whole ONNX file"):
         find_dependents(path, ["boxes"], ["data"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x72\x0b\x0a" + b"\xff" * 9 + b"\x01",  # metadata of which a text claims 2^64 - 1 bytes
+        b"\x72\x02\x08\x00",  # a number where a text belongs
+    ],
+)
+def test_damaged_metadata_is_refused(tmp_path, content):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match="metadata is damaged"):
+        read_spec(path)
