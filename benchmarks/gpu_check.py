@@ -15,6 +15,8 @@ import argparse
 import importlib
 import importlib.util
 import json
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -136,18 +138,24 @@ def open_bench(backend: str, sizes: Sizes, launches: int, report: Report, stack:
     driver = open_driver()
     compiler = find_device_compiler()
     context = stack.enter_context(CudaContext(driver))
+    version = compiler_version(compiler)
     rate = measure_fill_rate(context)
     report.machine |= {
         "gpu": asdict(context.properties),
         "cuda_of_driver": driver.version(),
         "binding": driver.name,
         "compiler": compiler,
+        "compiler_version": version,
         "fill_gb_per_s": round(rate / 1e9, 1),
     }
     major, minor = context.properties.compute_capability
-    print(
-        f"{context.properties.name} (sm_{major}{minor}), CUDA {driver.version()}, {driver.name}, {compiler}, {rate / 1e9:.0f} GB/s"
-    )
+    name = f"{context.properties.name} (sm_{major}{minor})"
+    print(f"{name}, CUDA {driver.version()}, {driver.name}, {compiler} {version}, {rate / 1e9:.0f} GB/s")
+    if version > driver.version():
+        print(
+            f"warning: {compiler} is of CUDA {version}, newer than the driver's {driver.version()}, which may refuse what it compiles; "
+            "install nvidia-cuda-nvrtc of the driver's version"
+        )
     compiled: dict[str, str] = {}
 
     def compile_kernel(node: Any, dtypes: Sequence[str]) -> str:
@@ -157,6 +165,18 @@ def open_bench(backend: str, sizes: Sizes, launches: int, report: Report, stack:
         return compiled[source]
 
     return Bench(DeviceKernels(context, compile_kernel), Device("cuda"), rate, launches, sizes)
+
+
+def compiler_version(compiler: str) -> int:
+    """Returns the CUDA version of a compiler, as 13000 for 13.0; 0 where it does not say."""
+    if compiler == "nvrtc":
+        from cuda.bindings import nvrtc
+
+        _, major, minor = nvrtc.nvrtcVersion()
+        return 1000 * int(major) + 10 * int(minor)
+    said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"release (\d+)\.(\d+)", said)
+    return 1000 * int(found[1]) + 10 * int(found[2]) if found else 0
 
 
 def list_checks(bench: Bench, folder: Path, report: Report) -> list[tuple[str, Callable[[], Mapping[str, Any]]]]:
@@ -229,7 +249,7 @@ def check_engine(engine: str, bench: Bench, folder: Path) -> Mapping[str, Any]:
     """Runs the demo model in an engine; TensorRT's is built first."""
     model = find_demo(folder)
     plan, built = build_demo(model, folder) if engine == "tensorrt" else (None, {})
-    found = compare_engines(model, engine, bench.device, batches=2 if bench.sizes is SMALL else 16, path=plan)
+    found = compare_engines(model, engine, bench.device, batches=16 if bench.device.kind == "cuda" else 2, path=plan)
     rates = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in found.items() if name.startswith("images"))
     detail = f"{found['detections']:.0f} detections in the fullest batch, {found['unpaired']:.0f} unpaired; {rates}"
     return {**found, **built, "detail": detail}

@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import cv2
 import numpy as np
@@ -27,6 +28,7 @@ from roiline.core.spec import METADATA_KEY, Conventions, DetectionRules, ImageRu
 from roiline.infer.devices import cpu_slots
 from roiline.infer.model import open_predictor
 from roiline.infer.pictures import decode_picture, read_bytes
+from roiline.infer.pool import Pool
 from roiline.infer.preparation import prepare_picture
 from roiline.infer.request import DataSource, RunRequest
 from roiline.infer.run import run_dataset
@@ -158,10 +160,19 @@ def time_run(model: Path, folder: Path, out: Path, workers: int) -> Rates:
         formats=("coco",),
         predictor="overhead:open_timed",
     )
-    began = time.process_time()
-    summary = run_dataset(request, progress=False)
+    spent = 0.0
+
+    def run_timed(pool: Pool, *args: Any, **options: Any) -> Any:
+        nonlocal spent
+        began = time.process_time()
+        try:
+            return Pool.run(pool, *args, **options)
+        finally:
+            spent = time.process_time() - began
+
+    with mock.patch("roiline.infer.run.Pool", type("TimedPool", (Pool,), {"run": run_timed})):
+        summary = run_dataset(request, progress=False)
     assert summary.exit_code == 0
-    spent = time.process_time() - began
     for path in model.parent.glob("*.cpu"):
         spent += float(path.read_text())
         path.unlink()

@@ -8,6 +8,7 @@ from pathlib import Path
 from roiline.checks.class_pairing import compare_classes
 from roiline.checks.configurations import inspect_configuration
 from roiline.checks.datasets import inspect_dataset
+from roiline.checks.engines import inspect_engine
 from roiline.checks.findings import Inspected, InspectionReport, failed
 from roiline.checks.models import inspect_model, inspect_net
 from roiline.checks.pairing import compare
@@ -25,6 +26,7 @@ from roiline.core.errors import DataError, WeightError
 from roiline.core.files import open_input
 from roiline.core.pickles import read_pickle
 from roiline.core.signatures import HEAD_BYTES, recognise_content
+from roiline.engines.model_file import PLAN_SUFFIX
 from roiline.export.detectron.weights import MOMENTUM_SUFFIX, read_weights
 from roiline.infer.folders import has_wildcards
 from roiline.infer.pictures import is_picture_file
@@ -72,6 +74,8 @@ def _inspect_file(path: Path, head: bytes, images: Path | None) -> Inspected:
     suffix = path.suffix.lower()
     content = recognise_content(head)
     name = "" if content is None else content.name
+    if suffix == PLAN_SUFFIX:
+        return inspect_engine(path)
     if suffix == ".onnx" or "ONNX" in name:
         return inspect_model(path)
     if "PyTorch" in name or "safetensors" in name:

@@ -26,7 +26,7 @@ def inspect_model(path: Path) -> Inspected:
     except ModelError as error:
         return Inspected(failed(path, KIND, error))
     graph, problems = _inspect_graph(path, spec)
-    facts = {**_describe_spec(spec), "bytes": path.stat().st_size, **graph}
+    facts = {**describe_spec(spec), "bytes": path.stat().st_size, **graph}
     notes = [] if spec.class_names_known else ["the checkpoint did not name its classes: they are numbered"]
     if spec.images is None:
         notes.append("it was exported without a configuration (--cfg): it runs over no datasets")
@@ -49,7 +49,8 @@ def inspect_net(path: Path) -> Inspected:
     return Inspected(Inspection(str(path), "Caffe2 net", facts))
 
 
-def _describe_spec(spec: ModelSpec) -> dict[str, Any]:
+def describe_spec(spec: ModelSpec) -> dict[str, Any]:
+    """Returns what a specification says, for people."""
     rules = spec.detection
     facts: dict[str, Any] = {
         "architecture": spec.architecture,

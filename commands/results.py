@@ -9,6 +9,7 @@ import click
 
 from roiline.commands.logged import LOG, PATH, LoggedCommand
 from roiline.commands.options import DATA_OPTIONS, read_class_names
+from roiline.core.errors import UsageError
 
 
 def _load_datasets(
@@ -37,6 +38,16 @@ def _load_datasets(
     ]
 
 
+def _load_one(
+    results: Path, data: tuple[str, ...], images: tuple[Path, ...], splits: tuple[str, ...], classes: str | None
+) -> Any:
+    """Loads the one dataset, pictures needed, that is to be drawn."""
+    datasets = _load_datasets(results, data, images, splits, classes, need_pictures=True)
+    if len(datasets) > 1:
+        raise UsageError(f"expected one dataset to draw, got {len(datasets)}; draw them one by one")
+    return datasets[0]
+
+
 @click.command("evaluate", cls=LoggedCommand)
 @click.argument("results", type=PATH)
 @click.argument("data", nargs=-1, required=True)
@@ -62,32 +73,34 @@ def evaluate_command(
 
 @click.command("draw", cls=LoggedCommand)
 @click.argument("results", type=PATH)
-@click.argument("data")
+@click.argument("data", nargs=-1, required=True)
 @DATA_OPTIONS
 @click.option("-o", "--output", "out", type=PATH, required=True, metavar="DIR", help="Folder of the pictures.")
 @click.option("--thresh", type=float, metavar="S", help="Draw what scores at least S (default: 0.7 for detections).")
 @click.option("--top", type=int, default=100, show_default=True, metavar="N", help="Proposals a picture at most.")
-@click.option("--ground-truth", is_flag=True, help="Draw the dataset's own boxes too, dashed.")
+@click.option("--heat", is_flag=True, help="Draw proposals as a heat of their scores.")
+@click.option("--ground-truth", is_flag=True, help="Show the dataset's own objects beside.")
+@click.option("--sheet", is_flag=True, help="Make contact sheets too.")
 def draw_command(
     results: Path,
-    data: str,
+    data: tuple[str, ...],
     images: tuple[Path, ...],
     split: tuple[str, ...],
     classes: str | None,
     out: Path,
-    thresh: float | None,
-    top: int,
-    ground_truth: bool,
+    **options: Any,
 ) -> None:
-    """Draw results into pictures."""
-    from roiline.report.drawing import draw_results
+    """Draw results into pictures; those of a video into a video."""
+    from roiline.report.drawn_results import DrawingRequest, draw_results
     from roiline.report.results import class_names_of_run
 
-    (dataset,) = _load_datasets(results, (data,), images, split, classes, need_pictures=True)
+    dataset = _load_one(results, data, images, split, classes)
     names = class_names_of_run(results, None if classes is None else read_class_names(classes)) or ()
-    drawing = draw_results(results, dataset, out, thresh=thresh, top=top, ground_truth=ground_truth, class_names=names)
+    drawing = draw_results(results, dataset, out, DrawingRequest(class_names=names, **options))
     for image_id, reason in drawing.failed:
         LOG.warning("%s: %s", image_id, reason)
-    rest = len(dataset.entries) - len(drawing.files) - len(drawing.failed)
+    rest = len(dataset.entries) - drawing.pictures - len(drawing.failed)
     blank = f"; {rest} have nothing to show (see --thresh)" if rest else ""
-    click.echo(f"{len(drawing.files)} of {len(dataset.entries)} pictures in {out}{blank}")
+    click.echo(f"{drawing.pictures} of {len(dataset.entries)} pictures in {out}{blank}")
+    for file in (*(drawing.files if dataset.kind == "video" else ()), *drawing.sheets):
+        click.echo(str(file))

@@ -132,10 +132,12 @@ class Engine:
         self.inputs = backend.inputs
         self.outputs = backend.outputs
         self.description = dict(backend.description)
-        pipelined = backend if isinstance(backend, PipelinedBackend) else None
+        # asked once: looking a protocol's members up costs more than a call of a small model may
+        self._pipelined = pipelined = backend if isinstance(backend, PipelinedBackend) else None
         self.depth = 1 if pipelined is None else pipelined.depth
         self.usual_hw = None if pipelined is None else pipelined.usual_hw
-        self.takes_pictures = isinstance(backend, PictureBackend)
+        self._pictures = backend if isinstance(backend, PictureBackend) else None
+        self.takes_pictures = self._pictures is not None
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Runs once and returns every output by name.
@@ -159,8 +161,8 @@ class Engine:
             raise UsageError(f"the engine takes the inputs {sorted(expected)}, it was given {sorted(feeds)}")
         for name, info in expected.items():
             _check_tensor(feeds[name], info, UsageError)
-        if isinstance(backend, PipelinedBackend):
-            return Ticket(pending=backend.submit(feeds))
+        if self._pipelined is not None:
+            return Ticket(pending=self._pipelined.submit(feeds))
         return Ticket(results=backend.run(feeds))
 
     def submit_pictures(
@@ -172,8 +174,8 @@ class Engine:
             UsageError: the backend does not prepare pictures, or an input is missing, unknown, or of another type or shape.
             EngineError: as for `submit`.
         """
-        backend = self._open_backend()
-        if not isinstance(backend, PictureBackend):
+        self._open_backend()
+        if self._pictures is None:
             raise UsageError("this engine takes prepared pictures only")
         expected = {info.name: info for info in self.inputs if info.name != "data"}
         if set(feeds) != set(expected):
@@ -182,7 +184,7 @@ class Engine:
             )
         for name, info in expected.items():
             _check_tensor(feeds[name], info, UsageError)
-        return Ticket(pending=backend.submit_pictures(pictures, size_hw, feeds))
+        return Ticket(pending=self._pictures.submit_pictures(pictures, size_hw, feeds))
 
     def collect(self, ticket: Ticket) -> dict[str, Tensor]:
         """Waits for a batch, in the order in which batches were submitted, and returns every output by name.
@@ -191,13 +193,13 @@ class Engine:
             UsageError: the batch was collected before.
             EngineError: the engine is closed, or the backend failed or broke its own declaration.
         """
-        backend = self._open_backend()
+        self._open_backend()
         if ticket.collected:
             raise UsageError("a batch was collected twice")
         ticket.collected = True
         results = ticket.results
-        if results is None and isinstance(backend, PipelinedBackend):
-            results = backend.collect(ticket.pending)
+        if results is None and self._pipelined is not None:
+            results = self._pipelined.collect(ticket.pending)
         if results is None:
             raise UsageError("a batch of another engine was collected")
         ticket.results = None
@@ -212,7 +214,7 @@ class Engine:
 
     def close(self) -> None:
         """Gives back what the engine holds; further calls do nothing."""
-        backend, self._backend = self._backend, None
+        backend, self._backend, self._pipelined, self._pictures = self._backend, None, None, None
         if backend is not None:
             backend.close()
 

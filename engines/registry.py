@@ -1,14 +1,21 @@
-"""Engines by name, loaded when they are asked for."""
+"""Engines by name, loaded when they are asked for.
+
+A name with a colon is an engine of somebody else's: `module:function`, where the function is a backend's `open_backend`. Every process of
+a run imports that module itself.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from roiline.core.errors import UsageError
 from roiline.engines.model_file import PLAN_SUFFIX, read_spec
 from roiline.engines.protocol import Backend, Device, Engine, Stage
+
+OpenBackend: TypeAlias = Callable[[Path, Stage | None, Device], Backend]
 
 ENGINES: dict[str, str] = {
     "onnxruntime": "roiline.engines.onnxruntime:open_backend",
@@ -26,14 +33,20 @@ PLAN_ENGINES = ("tensorrt", "tensorrt-pictures")
 def resolve_engine(name: str, model: Path | None = None) -> str:
     """Returns the engine that `name` means for a model file; `auto` is TensorRT for a built engine, else ONNX Runtime.
 
+    `module:function` is taken as it is, whatever the file.
+
     Raises:
         UsageError: there is no such engine (the message lists those that there are), or it does not run such files.
     """
     built = model is not None and model.suffix == PLAN_SUFFIX
     if name == "auto":
         return PLAN_ENGINES[0] if built else DEFAULT_ENGINE
+    if ":" in name:
+        return name
     if name not in ENGINES:
-        raise UsageError(f"there is no engine named {name!r}; there are auto, {', '.join(sorted(ENGINES))}")
+        raise UsageError(
+            f"there is no engine named {name!r}; there are auto, {', '.join(sorted(ENGINES))}, and module:function for one of your own"
+        )
     if built and name not in PLAN_ENGINES:
         raise UsageError(
             f"{model}: a built engine runs in {' or '.join(PLAN_ENGINES)} only, --engine {name} was asked for"
@@ -58,6 +71,17 @@ def open_engine(
     """
     name = resolve_engine(engine, path)
     spec = read_spec(path)
-    module, function = ENGINES[name].split(":")
-    open_backend: Callable[[Path, Stage | None, Device], Backend] = getattr(importlib.import_module(module), function)
-    return Engine(open_backend(path, stage, device or Device()), spec)
+    return Engine(_find_backend(name)(path, stage, device or Device()), spec)
+
+
+def _find_backend(name: str) -> OpenBackend:
+    module, _, function = ENGINES.get(name, name).partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"--engine {name}: {error}; expected module:function, the module where Python finds it (PYTHONPATH)"
+        ) from error
+    if not callable(found):
+        raise UsageError(f"--engine {name}: expected a function, got {type(found).__name__}")
+    return found

@@ -31,7 +31,7 @@ from roiline.infer.roidb import Category, Dataset, Listing, shorten
 from roiline.infer.video import is_video_file, read_video
 from roiline.infer.voc import is_voc_root, read_voc
 
-__all__ = ["Category", "Dataset", "load_dataset", "with_sizes"]
+__all__ = ["Category", "Dataset", "dataset_from_listing", "load_dataset", "with_sizes"]
 
 STANDARD_INPUT = "-"
 _SIZE_READERS = 8
@@ -66,6 +66,23 @@ def load_dataset(
         listing = _read_listing(source, images, split, class_names, exif, need_pictures)
     except OSError as error:
         raise DataError(f"{named}: cannot be read ({error})") from error
+    return dataset_from_listing(listing, named=named, id_range=id_range, limit=limit, need_pictures=need_pictures)
+
+
+def dataset_from_listing(
+    listing: Listing,
+    *,
+    named: str,
+    id_range: tuple[int, int] | None = None,
+    limit: int | None = None,
+    need_pictures: bool = True,
+) -> Dataset:
+    """Orders, checks and cuts what a reader found; `named` is what messages call it, the rest as for `load_dataset`.
+
+    Raises:
+        DataError: ids are not unique or cannot be written, or none of its pictures is there and they are needed.
+        UsageError: the range or limit selects nothing.
+    """
     ordered = _order_entries(listing, named)
     start, end, notes = _resolve_range(id_range, len(ordered), named)
     if limit is not None:

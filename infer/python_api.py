@@ -262,7 +262,8 @@ def pair_sources(
 ) -> tuple[DataSource, ...]:
     """Returns the datasets with the picture folders, splits and proposal files that belong to them, paired by order.
 
-    Pictures that are named one by one are one dataset, at the place of the first. Where some datasets are COCO jsons and others are not, picture folders go to the jsons and splits to the others.
+    Pictures that are named one by one are one dataset, at the place of the first. Where some
+    datasets are COCO jsons and others are not, picture folders go to the jsons and splits to the others.
 
     Raises:
         UsageError: more picture folders, splits or proposal files than datasets that take them.

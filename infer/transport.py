@@ -24,7 +24,7 @@ from roiline.engines.protocol import Device
 from roiline.infer.messages import Order, Report
 from roiline.infer.request import Slot
 
-_WORKER_CODE = "from roiline.infer.worker import main; main()"
+WORKER_CODE = "from roiline.infer.worker import main; main()"
 
 
 _REPORT_LIMIT_S = 60
@@ -138,7 +138,7 @@ class ProcessHandle:
         self._connection.close()
 
 
-def start_process(worker: int, slot: Slot, *, code: str = _WORKER_CODE) -> WorkerHandle:
+def start_process(worker: int, slot: Slot, *, code: str = WORKER_CODE) -> WorkerHandle:
     """Starts a fresh interpreter (never a fork) with the environment of its slot; `code` is what it is to run.
 
     Raises:

@@ -35,12 +35,11 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class VideoFacts:
-    """Is what a video is: frames that can be decoded, what its header states (0: nothing), their (height, width), frames a second."""
+    """Is what a video is: frames that can be decoded, how many its header states (0: nothing), and their (height, width)."""
 
     frames: int
     stated_frames: int
     size_hw: tuple[int, int]
-    rate: float
 
 
 def is_video_file(path: Path) -> bool:
@@ -90,9 +89,18 @@ def measure_video(path: Path) -> VideoFacts:
         while capture.grab():
             count += 1
         stated = capture.get(cv2.CAP_PROP_FRAME_COUNT)
-        rate = float(capture.get(cv2.CAP_PROP_FPS))
-    sane = rate if 0 < rate <= _MOST_RATE else DEFAULT_RATE
-    return VideoFacts(count, max(0, int(stated)), (int(first.shape[0]), int(first.shape[1])), sane)
+    return VideoFacts(count, max(0, int(stated)), (int(first.shape[0]), int(first.shape[1])))
+
+
+def read_rate(path: Path) -> float:
+    """Returns the frames a second of a video, 25 where it says nothing that can be meant.
+
+    Raises:
+        DataError: it cannot be opened.
+    """
+    with _opened(path) as capture:
+        rate = float(capture.get(open_cv2().CAP_PROP_FPS))
+    return rate if 0 < rate <= _MOST_RATE else DEFAULT_RATE
 
 
 def encode_frame(path: Path) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,9 +10,10 @@ from roiline.core.errors import DataError
 from roiline.core.rle import decode_rle, measure_area
 from roiline.core.structures import Bool, Float32, UInt8
 from roiline.infer.result_rows import KeypointRows, MaskRows
-from roiline.report.labels import Color, Pen, choose_class_color
+from roiline.report.labels import Color, Pen
 
-MASK_ALPHA = 0.4
+MASK_ALPHA = 0.5
+MASK_WHITE = 0.4
 KEYPOINT_ALPHA = 0.7
 KEYPOINT_THRESH = 2.0
 """The logit above which a keypoint is drawn: what the original programs take."""
@@ -41,8 +42,8 @@ _NOSE, _SHOULDERS, _HIPS = 0, (5, 6), (11, 12)
 _LOGIT = 2
 
 
-def paint_masks(canvas: UInt8, masks: MaskRows, *, factor: int, pen: Pen) -> None:
-    """Tints the pixels of each mask with its class's colour and draws a white edge, the largest mask first.
+def paint_masks(canvas: UInt8, masks: MaskRows, colors: Sequence[Color], *, factor: int, pen: Pen) -> None:
+    """Tints the pixels of each mask with its colour, whitened, and draws a white edge, the largest mask first.
 
     `factor` is how many times the canvas is larger than the picture that the masks are of.
 
@@ -60,9 +61,15 @@ def paint_masks(canvas: UInt8, masks: MaskRows, *, factor: int, pen: Pen) -> Non
         mask = decode_rle(masks.counts[row], height, width)
         if factor > 1:
             mask = mask.repeat(factor, axis=0).repeat(factor, axis=1)
-        _tint(canvas, mask, choose_class_color(int(masks.classes[row])))
+        _tint(canvas, mask, _whiten(colors[row]))
         edges, _ = cv2.findContours(mask.astype(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-        cv2.drawContours(canvas, edges, -1, (255, 255, 255), pen.thin)
+        cv2.drawContours(canvas, edges, -1, (255, 255, 255), pen.thin, cv2.LINE_AA)
+
+
+def _whiten(color: Color) -> Color:
+    """Returns a colour mixed with white, as the original whitens those of masks."""
+    blue, green, red = (round((1 - MASK_WHITE) * part + MASK_WHITE * 255) for part in color)
+    return blue, green, red
 
 
 def _tint(canvas: UInt8, mask: Bool, color: Color) -> None:

@@ -148,7 +148,7 @@ class Attack:
         job = start_job(self.root, self.out, self.log, **self.pace)
         try:
             while self.blows and self.blows[0] != "fill the disk":
-                self._wait_for_shards(job, self.random.randint(2, 4))
+                self._wait_for_shards(job, self.random.randint(2, 3))
                 blow = self.blows.pop(0)
                 self.report.append(f"{len(self.shards())} shards: {blow}")
                 if blow == "kill the job":

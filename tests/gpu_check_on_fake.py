@@ -71,6 +71,7 @@ def main() -> None:
     patch.setattr(device_kernels, "launch_rule", lay_out)
     patch.setattr(gpu_check, "compile_ptx", compile_source)
     patch.setattr(gpu_check, "find_device_compiler", lambda: "nvrtc")
+    patch.setattr(gpu_check, "compiler_version", lambda compiler: 13050)
     patch.setattr(gpu_check, "missing_engine", lambda engine: "not tried on a fake")
     report = gpu_check.Report("device")
     with ExitStack() as stack:

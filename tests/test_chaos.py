@@ -15,10 +15,9 @@ import pytest
 from chaos_support import HANGER, KILLER, PACE_VARIABLE, Attack, answered, failed_ids, is_alive, small_disk, start_job
 from run_support import result_bytes, write_model, write_pictures
 
+from roiline.infer.plan import shard_size
 from roiline.infer.status import read_status
 
-SHARD = 4
-"""The most images of a shard of so small a run."""
 SHARDS_UNDER_WAY = 2
 """What a worker has begun and not written: the shard that it works on, and the one before it on its way to the disk."""
 
@@ -31,16 +30,7 @@ QUICK = [
     "kill a worker",
     "stop a worker",
 ]
-LONG = [
-    *QUICK,
-    "kill a worker",
-    "kill the job",
-    "stop a worker",
-    "kill a worker",
-    "kill a worker",
-    "kill the job",
-    "kill a worker",
-]
+LONG = [*QUICK, "kill a worker", "kill the job", "stop a worker", "kill a worker"]
 
 
 def attack(folder: Path, images: int, blows: list[str], seed: int, *, image_s: float) -> None:
@@ -73,7 +63,7 @@ def check(one: Attack, quiet: Path, images: int) -> None:
     assert text.count("computed again") == one.damaged
     ends = one.deaths + len(re.findall(r"^worker \d+ \(", text, re.MULTILINE))
     lost = len(answered(log)) - (images - 2)
-    assert 0 < lost <= SHARD * (SHARDS_UNDER_WAY * ends + one.damaged)
+    assert 0 < lost <= shard_size(images) * (SHARDS_UNDER_WAY * ends + one.damaged)
     assert not [path for path in out.rglob("*") if path.suffix == ".part" or path.name == ".lock"]
     (status,) = read_status(out)
     assert (status.finished, status.done, status.failed) == (True, images, 2)

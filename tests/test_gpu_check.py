@@ -66,6 +66,7 @@ def test_the_way_over_a_device_on_a_fake_one(tmp_path):
     assert answer.returncode == 0, answer.stdout + answer.stderr
     report = json.loads((tmp_path / "check.json").read_text())
     assert report["machine"]["gpu"]["name"] == "NVIDIA H200"
+    assert "nvrtc is of CUDA 13050, newer than the driver's 13000" in answer.stdout
     kernels = [entry for entry in report["entries"] if "kernels" in entry]
     assert len(kernels) == 16
     assert {entry["status"] for entry in kernels} == {"passed"}

@@ -31,21 +31,31 @@ def convolve(
     reach = dilation * (size - 1) + 1
     height, width = ((side - reach) // stride + 1 for side in padded.shape[2:])
     result = np.empty((len(x), out, max(height, 0), max(width, 0)), np.float32)
-    if result.size == 0:
+    if not result.size:
         return result
-    strip = max(1, _STRIP_CELLS // (inner * size * size * width))
     rows = weight.reshape(groups, out // groups, -1)
-    for image, group in np.ndindex(len(x), groups):
-        maps = padded[image, group * inner : (group + 1) * inner]
-        into = result[image, group * (out // groups) : (group + 1) * (out // groups)]
-        for top in range(0, height, strip):
-            count = min(strip, height - top)
-            span = maps[:, top * stride : (top + count - 1) * stride + reach]
-            windows = sliding_window_view(span, (reach, reach), axis=(1, 2))
-            patches = windows[:, ::stride, ::stride, ::dilation, ::dilation][:, :count, :width]
-            columns = np.moveaxis(patches, (3, 4), (1, 2)).reshape(inner * size * size, count * width)
-            into[:, top : top + count] = (rows[group] @ columns).reshape(-1, count, width)
+    strip = max(1, _STRIP_CELLS // (inner * size * size * width))
+    together = max(1, strip // height)
+    for group in range(groups):
+        taken = slice(group * inner, (group + 1) * inner)
+        made = slice(group * (out // groups), (group + 1) * (out // groups))
+        for first in range(0, len(x), together):
+            for top in range(0, height, strip):
+                count = min(strip, height - top)
+                span = padded[first : first + together, taken, top * stride : (top + count - 1) * stride + reach]
+                columns = _stack_patches(span, size, stride, dilation, width)
+                product = rows[group] @ columns
+                into = result[first : first + together, made, top : top + count]
+                into[:] = product.reshape(into.shape)
     return result if bias is None else result + bias[:, None, None]
+
+
+def _stack_patches(x: Float32, size: int, stride: int, dilation: int, width: int) -> Float32:
+    """Returns (N, C * k * k, cells): what the kernel sees of maps (N, C, h, w) at every cell of the result, `width` of them a row."""
+    reach = dilation * (size - 1) + 1
+    windows = sliding_window_view(x, (reach, reach), axis=(2, 3))[:, :, ::stride, ::stride, ::dilation, ::dilation]
+    patches = np.moveaxis(windows[:, :, :, :width], (4, 5), (2, 3))
+    return patches.reshape(len(x), x.shape[1] * size * size, -1)
 
 
 def transpose_convolve(x: Float32, weight: Float32, bias: Float32, *, stride: int, pad: int) -> Float32:

@@ -121,6 +121,7 @@ class _Lowering:
         self._kernels: dict[str, KernelNode] = {}
         self._ranks: dict[str, int] = {}
         self._made: dict[str, int] = {}
+        self._stored = {tensor.name: tensor.data_type for tensor in graph.initializer}
 
     def add(self, node: onnx.NodeProto) -> None:
         """Adds what a node of the portable graph becomes."""
@@ -131,7 +132,7 @@ class _Lowering:
         else:
             rows = rows_of_node(node, self._rows, where=self._where)
             self._rows.update(dict.fromkeys(node.output, rows))
-            self._nodes.append(node)
+            self._nodes += _widen(node) if self._is_narrow_deconvolution(node) else [node]
 
     def finish(self) -> LoweredModel:
         """Returns the model: what its outputs need, and no more."""
@@ -189,6 +190,10 @@ class _Lowering:
         for name, (dtype, rank) in zip(node.output, operator.outputs.values(), strict=False):
             self._ranks[name] = rank
             self._made[name] = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def _is_narrow_deconvolution(self, node: onnx.NodeProto) -> bool:
+        """Says whether a node is a transposed convolution in bf16, which TensorRT has none of."""
+        return node.op_type == "ConvTranspose" and self._stored.get(node.input[1]) == onnx.TensorProto.BFLOAT16
 
     def _half_features(self, operator: Operator, node: onnx.NodeProto) -> tuple[list[str], bool]:
         """Returns the inputs of a node, and whether its features are half ones that the portable graph casts first, and kernels need not.
@@ -271,6 +276,23 @@ def _find_kernel(operator: Operator, node: onnx.NodeProto) -> KernelNode:
     raise EngineError(
         f"operator {operator.name} was lowered to a node {node.op_type}, which is none of its kernels ({known})"
     )
+
+
+def _widen(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Returns the nodes of a bf16 node that compute it in single precision."""
+    wide = onnx.NodeProto()
+    wide.CopyFrom(node)
+    before = []
+    for index, name in enumerate(node.input):
+        wide.input[index] = f"{node.name}/wide_{index}"
+        before.append(
+            helper.make_node("Cast", [name], [wide.input[index]], name=wide.input[index], to=onnx.TensorProto.FLOAT)
+        )
+    wide.output[0] = f"{node.name}/wide"
+    after = helper.make_node(
+        "Cast", [wide.output[0]], [node.output[0]], name=f"{node.name}/narrow", to=onnx.TensorProto.BFLOAT16
+    )
+    return [*before, wide, after]
 
 
 def _trim_of(output: str, rows: Rows) -> OutputTrim:

@@ -26,6 +26,18 @@ REPORT_FILE = "report.json"
 Report: TypeAlias = dict[str, Any]
 
 WAITS = ("wait_picture", "wait_write", "wait_end")
+_ALIKE = (
+    ("subject", "architecture"),
+    ("subject", "task"),
+    ("subject", "data"),
+    ("subject", "images"),
+    ("subject", "devices"),
+    ("subject", "batch_size"),
+    ("machine", "processor"),
+    ("machine", "usable_cores"),
+)
+"""What should be the same for a speed-up to mean something; the model file and the engine are often what is being compared."""
+
 _AFTER_ENGINE = ("post", "report")
 
 
@@ -55,9 +67,9 @@ def make_report(measured: Benchmark, *, baseline: Report | None = None, now: dat
         "time_of_image": _time_of_image(measured),
         "model_lanes": _model_lanes(measured),
         "network": _describe_network(measured),
-        "baseline": _compare(typical.images / typical.wall_s, engine.images_per_s, baseline),
     }
-    return {**report, **plain_from_record(measured)} | {"network": report["network"]}
+    report = {**report, **plain_from_record(measured), **report}  # the kind first, where files are told apart
+    return {**report, "baseline": _compare(report, baseline)}
 
 
 def read_report(path: Path) -> Report:
@@ -99,18 +111,20 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _compare(images_per_s: float, engine_images_per_s: float, baseline: Report | None) -> Report | None:
-    """Returns the speed-ups over a baseline, and what of it is not the same, so that nobody takes apples for pears."""
+def _compare(report: Report, baseline: Report | None) -> Report | None:
+    """Returns the speed-ups over a baseline, and the names of what was not the same when it was measured."""
     if baseline is None:
         return None
-    before = baseline["headline"]
+    head, before = report["headline"], baseline["headline"]
+    pairs = [(report[place][name], baseline[place].get(name), name) for place, name in _ALIKE]
     return {
         "images_per_s": before["images_per_s"],
         "engine_images_per_s": before["engine_images_per_s"],
-        "speed_up": images_per_s / before["images_per_s"],
-        "engine_speed_up": engine_images_per_s / before["engine_images_per_s"],
+        "speed_up": head["images_per_s"] / before["images_per_s"],
+        "engine_speed_up": head["engine_images_per_s"] / before["engine_images_per_s"],
         "created_at": baseline["created_at"],
         "model": baseline["subject"]["model"],
+        "not_alike": [name for now, then, name in pairs if now != then],
     }
 
 
@@ -176,6 +190,8 @@ def _model_lanes(measured: Benchmark) -> list[dict[str, Any]]:
             "after_s": measured.rounds[measured.typical].wall_s - account.wall_s,
             "engine_share": math.fsum(account.stages.get(stage, 0.0) for stage in ENGINE_STAGES) / account.wall_s,
             "wait_share": account.wait_s / account.wall_s,
+            "picture_share": account.stages.get("wait_picture", 0.0) / account.wall_s,
+            "end_share": account.stages.get("wait_end", 0.0) / account.wall_s,
             "accounted_share": (account.busy_s + account.wait_s) / account.wall_s,
         }
         for account in measured.lanes

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roiline.report.benchmark.document import Report
-from roiline.report.benchmark.sections import SECTIONS, show_headline
+from roiline.report.benchmark.headline import show_headline
+from roiline.report.benchmark.sections import SECTIONS
 from roiline.report.benchmark.style import SCRIPT, style_sheet
 from roiline.report.benchmark.writing import Numbers, escape
 

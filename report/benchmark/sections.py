@@ -29,94 +29,7 @@ _ALONE_LANES = {
     "post": "main",
     "write": "writer",
 }
-_BUSY_LOAD = 0.5
-_RESTLESS = 0.15
 _PERCENTILES = ("p50_ms", "p90_ms", "p99_ms", "max_ms", "mean_ms")
-
-
-def show_headline(n: Numbers) -> str:
-    """Returns the cards at the top and the sentence that says what limits the run."""
-    rates = n.report["spread"]["images_per_s"]["rounds"]
-    cards = [
-        _card(
-            "End to end",
-            n.number("headline.images_per_s"),
-            "images/s",
-            f"{n.number('headline.images', 0)} images in {n.number('headline.wall_s', 2)} s",
-        ),
-        _card(
-            "Engine alone",
-            n.number("headline.engine_images_per_s"),
-            "images/s",
-            f"{n.number('headline.engine_images', 0)} prepared images in {n.number('headline.engine_seconds', 2)} s",
-        ),
-        _card(
-            "Of the engine's rate",
-            n.number("headline.share_of_engine", 0, factor=100),
-            "%",
-            "end to end / engine alone",
-        ),
-    ]
-    if n.report["baseline"] is not None:
-        cards.append(
-            _card(
-                "Over the baseline",
-                n.number("baseline.speed_up", 2),
-                "times",
-                f"it had {n.number('baseline.images_per_s')} images/s",
-            )
-        )
-    count = len(rates)
-    rounds = (
-        f"The round of median rate among {count}, which ran at {n.number('spread.images_per_s.least')} to "
-        f"{n.number('spread.images_per_s.most')} images/s."
-        if count > 1
-        else "One round: how much rounds differ is not known."
-    )
-    doubts = "".join(f'<p class="soft"><strong>{escape(doubt)}</strong></p>' for doubt in find_doubts(n.report))
-    failed = n.report["headline"]["failed"]
-    failures = f" <strong>{n.number('headline.failed', 0)} pictures failed.</strong>" if failed else ""
-    return (
-        f'<div class="cards">{"".join(cards)}</div><p class="verdict">{escape(judge(n.report))}</p>'
-        f'<p class="soft">{rounds} Opening the model and merging the results are not in the wall time.{failures}</p>{doubts}'
-    )
-
-
-def find_doubts(report: Report) -> list[str]:
-    """Returns what makes the numbers less than sure: a machine that was busy before, rounds that differ much."""
-    doubts = []
-    load, cores = report["machine"]["load_at_start"][0], report["machine"]["usable_cores"]
-    if load > _BUSY_LOAD * cores:
-        doubts.append(
-            f"The machine was busy when this was measured (load {load:.1f} on {cores} usable cores): it can do more than this."
-        )
-    rates = report["spread"]["images_per_s"]
-    apart = rates["most"] / rates["least"] - 1
-    if apart > _RESTLESS:
-        doubts.append(
-            f"The fastest round was {100 * apart:.0f} % faster than the slowest: small differences mean nothing here."
-        )
-    return doubts
-
-
-def judge(report: Report) -> str:
-    """Returns one sentence that says what limits the run, from how the main lanes spent their time."""
-    lanes = report["model_lanes"]
-    engine = sum(lane["engine_share"] for lane in lanes) / len(lanes)
-    waits = sum(lane["wait_share"] for lane in lanes) / len(lanes)
-    inside = f"The model lanes were inside the engine {100 * engine:.0f} % of the time and waited {100 * waits:.0f} %"
-    if engine >= 0.9:
-        return f"{inside}: the engine is the limit; only a faster engine or more devices would raise the rate."
-    if waits >= 0.25:
-        return f"{inside}: pictures did not arrive fast enough; reading, decoding and preparing them is the limit."
-    return f"{inside}: the rest went into copying, post-processing and reports around the engine."
-
-
-def _card(name: str, big: str, unit: str, foot: str) -> str:
-    return (
-        f'<div class="card"><div class="name">{name}</div><div class="big">{big} <small>{unit}</small></div>'
-        f'<div class="foot">{foot}</div></div>'
-    )
 
 
 def show_time_of_image(n: Numbers) -> str:
@@ -271,12 +184,14 @@ def show_roofline(n: Numbers) -> str:
 
 
 def _describe_ceilings(n: Numbers) -> str:
-    if n.report["ceilings"] is None:
+    ceilings = n.report["ceilings"]
+    if ceilings is None:
         return '<p class="soft">What the device can reach at most was not measured.</p>'
+    threads = f"{n.number('ceilings.threads', 0)} {'thread' if ceilings['threads'] == 1 else 'threads'}"
     return (
-        f'<p class="soft">The ceilings, {n.number("ceilings.gflops")} GFLOP/s and {n.number("ceilings.copy_gb_per_s")} GB/s, were measured '
-        f"here with {n.number('ceilings.threads', 0)} threads: the best of several products of float32 matrices and of several memory "
-        "copies (bytes read and written). On a busy machine they are low, and so is everything else.</p>"
+        f'<p class="soft">The ceilings, {n.number("ceilings.gflops")} GFLOP/s and {n.number("ceilings.copy_gb_per_s")} GB/s, were '
+        f"measured here with {threads}: the best of several products of float32 matrices and of several memory copies (bytes read and "
+        "written). On a busy machine they are low, and so is everything else.</p>"
     )
 
 

@@ -7,13 +7,13 @@ from typing import Literal
 
 from roiline.core.errors import DataError
 from roiline.core.spec import Task
-from roiline.core.structures import Proposals, RoidbEntry, UInt8
-from roiline.infer.pictures import decode_picture, read_bytes
+from roiline.core.structures import Proposals, RoidbEntry
 from roiline.infer.result_rows import Rows
 from roiline.infer.roidb import Dataset
 from roiline.report.benchmark.page import Thumbnail
-from roiline.report.drawing import DrawingRules, draw_picture
+from roiline.report.drawing import DrawingRules, draw_picture, read_entry
 from roiline.report.image_rows import read_image_rows
+from roiline.report.jpeg import encode_jpeg, shrink
 
 MOST_PICTURES = 6
 _LONG_SIDE = 560
@@ -36,28 +36,13 @@ def draw_thumbnails(results: Path, dataset: Dataset, rules: DrawingRules) -> lis
 
 
 def _draw_one(entry: RoidbEntry, rows: Rows | Proposals, rules: DrawingRules) -> Thumbnail | None:
-    import cv2
-
-    size_hw = (entry.height, entry.width) if entry.height > 0 and entry.width > 0 else None
     try:
-        picture = decode_picture(read_bytes(entry.path), where=entry.path, exif=rules.exif, size_hw=size_hw)
-        drawn = draw_picture(picture, rows, entry, rules)
+        drawn = draw_picture(read_entry(entry, rules.exif), rows, rules)
     except DataError:
         return None  # it failed in the run too, where it is counted
-    small = _shrink(drawn)
-    _, content = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
+    small = shrink(drawn, _LONG_SIDE)
     height, width = small.shape[:2]
-    return Thumbnail(content.tobytes(), width, height, entry.path.name)
-
-
-def _shrink(picture: UInt8) -> UInt8:
-    import cv2
-
-    factor = _LONG_SIDE / max(picture.shape[:2])
-    if factor >= 1:
-        return picture
-    smaller: UInt8 = cv2.resize(picture, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
-    return smaller
+    return Thumbnail(encode_jpeg(small, where=entry.path, quality=_QUALITY), width, height, entry.path.name)
 
 
 def thumbnail_rules(class_names: tuple[str, ...], *, task: Task, exif: Literal["apply", "ignore"]) -> DrawingRules:

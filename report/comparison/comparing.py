@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from roiline.core.errors import DataError, UsageError
-from roiline.core.files import read_input, read_json_object
+from roiline.core.files import open_input, read_json_object
 from roiline.core.records import plain_from_record
 from roiline.core.timing import FORMAT_VERSION as TIMING_VERSION
 from roiline.infer.manifest import RUN_FILE, TIMING_FILE, differing_settings, read_manifest
@@ -76,7 +76,8 @@ def find_kind(path: Path) -> Kind:
         if (path / REPORT_FILE).is_file():
             return "reports"
         return "runs" if (path / RUN_FILE).is_file() else "results"
-    head = read_input(path)[:_HEAD_BYTES]
+    with open_input(path) as stream:
+        head = stream.read(_HEAD_BYTES)
     return "reports" if f'"{KIND}"'.encode() in head else "results"
 
 

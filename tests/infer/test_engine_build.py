@@ -188,6 +188,22 @@ def test_a_gate_that_is_not_passed_leaves_nothing(fake, request_for, monkeypatch
     assert build_plan(request_for()).passport.gates["parity"] == "skipped"
 
 
+def test_a_reference_that_cannot_run_is_said(fake, request_for, monkeypatch):
+    plain = engine_trial.open_engine
+
+    def open_(path, *, engine="auto", device=None, stage=None):
+        if engine == "onnxruntime":
+            raise EngineError("no bf16 here")
+        return plain(path, engine=engine, device=device, stage=stage)
+
+    monkeypatch.setattr(engine_trial, "open_engine", open_)
+    with pytest.raises(
+        GateError, match="gate `parity`: there is nothing to compare with: no bf16 here; --skip-gate parity"
+    ):
+        build_plan(request_for(skip_gates=SLOW_GATES[:3]))
+    assert build_plan(request_for()).passport.gates["parity"] == "skipped"
+
+
 def _refuse(*_):
     raise GateError("other answers")
 

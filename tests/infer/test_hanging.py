@@ -11,8 +11,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from run_support import make_request, make_spec, result_bytes, write_model, write_pictures
 
+from roiline.cli import main
 from roiline.core.errors import UsageError, WorkerError
 from roiline.infer.messages import Done, Finished, ImageWork, Left, Order, Ready, Report, ShardWork, Started, Stop
 from roiline.infer.pool import Pool, _Watch
@@ -59,6 +61,14 @@ def test_a_time_limit_that_cannot_be_meant_is_refused(root: Path, tmp_path: Path
     with pytest.raises(UsageError, match="--image-timeout: expected seconds from 0"):
         run_dataset(make_request(root, tmp_path / "out", image_timeout_s=seconds), progress=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_time_limit_is_an_option_of_the_command(root: Path, tmp_path: Path) -> None:
+    data = root / "pictures" / "data.json"
+    command = ["detect", str(root / "model.onnx"), str(data), "-o", str(tmp_path / "out"), "--engine", "fake"]
+    result = CliRunner().invoke(main, [*command, "--image-timeout", "-3"])
+    assert result.exit_code == 2
+    assert "--image-timeout: expected seconds from 0 (none) to 1e+06, got -3.0" in result.output
 
 
 def test_time_counts_only_while_workers_are_watched() -> None:

@@ -16,9 +16,9 @@ from roiline.core.files import write_json
 from roiline.infer.benchmark_probe import NetworkCost, PartCost
 from roiline.report.benchmark.document import find, make_report, read_report
 from roiline.report.benchmark.figures import Axis, Figure, log_ticks, plain_number, round_ticks
+from roiline.report.benchmark.headline import find_doubts, judge
 from roiline.report.benchmark.page import Thumbnail, make_page
 from roiline.report.benchmark.running import describe_outcome, find_report
-from roiline.report.benchmark.sections import find_doubts, judge
 from roiline.report.benchmark.writing import Numbers, round_number
 
 _NUMBER = re.compile(r'<span data-value="([^"]+)"(?: data-factor="([^"]+)")?>([^<]+)</span>')
@@ -42,6 +42,7 @@ def test_a_baseline_gives_a_speed_up(report: dict) -> None:
     baseline = report["baseline"]
     assert baseline["speed_up"] == pytest.approx(report["headline"]["images_per_s"] / baseline["images_per_s"])
     assert baseline["speed_up"] > 1.3
+    assert baseline["not_alike"] == []
     assert make_case_report(baseline=False)["baseline"] is None
 
 
@@ -112,12 +113,17 @@ def test_failed_pictures_are_in_sight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "waits", "words"),
-    [(0.95, 0.02, "engine is the limit"), (0.6, 0.35, "fast enough"), (0.8, 0.1, "the rest")],
+    ("engine", "pictures", "end", "words"),
+    [
+        (0.95, 0.02, 0.01, "the engine is the limit"),
+        (0.6, 0.35, 0.0, "mostly for pictures"),
+        (0.8, 0.01, 0.15, "too few pictures"),
+        (0.8, 0.01, 0.04, "around the engine"),
+    ],
 )
-def test_the_verdict_follows_the_model_lanes(engine: float, waits: float, words: str) -> None:
-    lanes = [{"engine_share": engine, "wait_share": waits}]
-    assert words in judge({"model_lanes": lanes})
+def test_the_verdict_follows_the_model_lanes(engine: float, pictures: float, end: float, words: str) -> None:
+    shares = {"engine_share": engine, "wait_share": pictures + end, "picture_share": pictures, "end_share": end}
+    assert words in judge({"model_lanes": [shares, shares]})
 
 
 def test_a_report_is_read_back_and_others_are_refused(report: dict, tmp_path: Path) -> None:
@@ -181,7 +187,9 @@ def test_a_busy_machine_and_restless_rounds_are_said() -> None:
     assert find_doubts(report) == []
     report["machine"]["load_at_start"] = [5.0, 1.0, 1.0]
     report["spread"]["images_per_s"]["most"] = 1.5 * report["spread"]["images_per_s"]["least"]
-    busy, restless = find_doubts(report)
+    report["headline"]["share_of_engine"] = 1.2
+    busy, faster, restless = find_doubts(report)
+    assert "which cannot be" in faster
     assert "load 5.0 on 8 usable cores" in busy
     assert "50 % faster" in restless
     assert restless in make_page(report)
@@ -193,3 +201,10 @@ def test_a_part_without_matrix_layers_has_no_place_under_the_roof() -> None:
     page = make_page(make_report(replace(make_benchmark(), network=NetworkCost(parts, 1))))
     assert "matrix product 95 GFLOP/s" in page
     assert 'class="dot fill-trunk"' not in page
+
+
+def test_a_baseline_of_something_else_is_said() -> None:
+    before = make_case_report(baseline=False, workers=1)
+    report = make_report(make_benchmark(workers=2), baseline=before)
+    assert report["baseline"]["not_alike"] == ["devices"]
+    assert "measured with something else (devices)" in make_page(report)

@@ -7,15 +7,20 @@ from roiline.core.errors import DataError
 from roiline.core.rle import encode_mask
 from roiline.core.structures import UInt8
 from roiline.infer.result_rows import NO_KEYPOINTS, NO_MASKS, KeypointRows, MaskRows
-from roiline.report.labels import Pen, choose_class_color
-from roiline.report.overlays import MASK_ALPHA, SKELETON, paint_keypoints, paint_masks
+from roiline.report.labels import Color, Pen
+from roiline.report.overlays import MASK_ALPHA, MASK_WHITE, SKELETON, paint_keypoints, paint_masks
 
 GROUND = 80
-PEN = Pen(1, 1, 4, 11)
+PEN = Pen(line=1, thin=1, text=11, halo=1)
+COLORS: list[Color] = [(200, 100, 0), (0, 150, 250)]
 
 
 def canvas(height: int = 60, width: int = 80) -> UInt8:
     return np.full((height, width, 3), GROUND, np.uint8)
+
+
+def whitened(color: Color) -> np.ndarray:
+    return np.round((1 - MASK_WHITE) * np.array(color) + MASK_WHITE * 255)
 
 
 def masks_of(*boxes: tuple[int, int, int, int], size_hw: tuple[int, int] = (60, 80)) -> MaskRows:
@@ -36,8 +41,8 @@ def keypoints_of(*people: np.ndarray, logit: float = 5.0) -> KeypointRows:
 
 def test_a_mask_is_a_tint_with_a_white_edge() -> None:
     picture = canvas()
-    paint_masks(picture, masks_of((10, 20, 40, 60)), factor=1, pen=PEN)
-    expected = np.round((1 - MASK_ALPHA) * GROUND + MASK_ALPHA * np.array(choose_class_color(1)))
+    paint_masks(picture, masks_of((10, 20, 40, 60)), COLORS, factor=1, pen=PEN)
+    expected = np.round((1 - MASK_ALPHA) * GROUND + MASK_ALPHA * whitened(COLORS[0]))
     np.testing.assert_array_equal(picture[15:35, 25:55], np.broadcast_to(expected, (20, 30, 3)))
     assert (picture[10, 20:60] == 255).all()
     assert (picture[:8] == GROUND).all()
@@ -46,28 +51,28 @@ def test_a_mask_is_a_tint_with_a_white_edge() -> None:
 
 def test_small_masks_come_on_top_of_large_ones() -> None:
     picture = canvas()
-    paint_masks(picture, masks_of((20, 20, 30, 30), (10, 10, 50, 70)), factor=1, pen=PEN)
-    below = np.round((1 - MASK_ALPHA) * GROUND + MASK_ALPHA * np.array(choose_class_color(2)))
-    expected = np.round((1 - MASK_ALPHA) * below + MASK_ALPHA * np.array(choose_class_color(1)))
+    paint_masks(picture, masks_of((20, 20, 30, 30), (10, 10, 50, 70)), COLORS, factor=1, pen=PEN)
+    below = np.round((1 - MASK_ALPHA) * GROUND + MASK_ALPHA * whitened(COLORS[1]))
+    expected = np.round((1 - MASK_ALPHA) * below + MASK_ALPHA * whitened(COLORS[0]))
     assert picture[25, 25].tolist() == expected.tolist()
 
 
 def test_masks_grow_with_an_enlarged_canvas() -> None:
     picture = canvas(180, 240)
-    paint_masks(picture, masks_of((0, 0, 20, 20)), factor=3, pen=PEN)
+    paint_masks(picture, masks_of((0, 0, 20, 20)), COLORS, factor=3, pen=PEN)
     assert (picture[5:55, 5:55] != GROUND).any(axis=2).all()
     assert (picture[62:] == GROUND).all()
 
 
 def test_masks_of_another_picture_are_refused() -> None:
     with pytest.raises(DataError, match="of 60 x 80 pixels, the picture has 60 x 81"):
-        paint_masks(canvas(60, 81), masks_of((0, 0, 9, 9)), factor=1, pen=PEN)
+        paint_masks(canvas(60, 81), masks_of((0, 0, 9, 9)), COLORS, factor=1, pen=PEN)
 
 
 def test_nothing_to_paint_leaves_the_picture() -> None:
     picture = canvas()
-    paint_masks(picture, NO_MASKS, factor=1, pen=PEN)
-    paint_masks(picture, masks_of((0, 0, 0, 0)), factor=1, pen=PEN)
+    paint_masks(picture, NO_MASKS, COLORS, factor=1, pen=PEN)
+    paint_masks(picture, masks_of((0, 0, 0, 0)), COLORS, factor=1, pen=PEN)
     paint_keypoints(picture, NO_KEYPOINTS, factor=1, pen=PEN)
     paint_keypoints(picture, keypoints_of(np.full((2, 17), 30.0), logit=2.0), factor=1, pen=PEN)
     assert (picture == GROUND).all()

@@ -24,7 +24,7 @@ from roiline.engines.tensorrt.profiles import Profile
 from roiline.engines.tensorrt.runtime import make_logger
 from roiline.engines.tensorrt.settings import BuildSettings
 from roiline.export.activation_ranges import measure_ranges
-from roiline.export.half_precision import FP16, convert_to_half
+from roiline.export.half_precision import BF16, FP16, convert_to_half
 from roiline.export.quantization import find_quantized, quantize
 
 pytestmark = pytest.mark.tensorrt
@@ -57,13 +57,13 @@ def hollow_model(
     inputs = [info.name for info in graph.input if info.name in used]
     inputs += [name for node in kernels for name in node.output if name in used]
     outputs = {name: None for node in kernels for name in node.input if name in made}
-    outputs |= {info.name: None for info in graph.output if info.name in made}
+    ends = [info for info in graph.output if info.name in made and info.name not in outputs]
     model = helper.make_model(
         helper.make_graph(
             standard,
             "hollow",
             [_describe(name, small[name], large[name]) for name in inputs],
-            [_describe(name, small[name], large[name]) for name in outputs],
+            [*(_describe(name, small[name], large[name]) for name in outputs), *ends],
             [tensor for tensor in graph.initializer if tensor.name in used],
         ),
         opset_imports=lowered.model.opset_import,
@@ -103,6 +103,15 @@ def write_half(model: onnx.ModelProto) -> onnx.ModelProto:
 def write_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     ranges = measure_ranges(model, find_quantized(model.graph).values(), [], [feed_pictures(*SMALL)]).ranges
     return quantize(model, ranges)
+
+
+@pytest.mark.parametrize("family", ["masks on one level", "pyramid with keypoints"])
+def test_standard_nodes_are_built_in_bf16_which_does_not_run_here(family, tmp_path):
+    path = export_thin(FAMILIES[family], tmp_path).path
+    whole = lower_model(onnx.load(path), where=family)
+    small, large = (record_tensors(whole, path, feed_pictures(*size)) for size in (SMALL, LARGE))
+    lowered = lower_model(convert_to_half(onnx.load(path), BF16), where=family)
+    assert len(build(*hollow_model(lowered, small, large))) > 50_000
 
 
 @pytest.mark.parametrize("convert", [None, write_half, write_int8], ids=["fp32", "fp16", "int8"])
