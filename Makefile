@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 OUT ?= demo-out
 INSTALLED := $(VENV)/.installed
 TEST_TOOLS := pytest pytest-xdist hypothesis pycocotools
-EVERYWHERE := not golden and not torch and not tensorrt and not cuda_compile and not ray and not browser
+EVERYWHERE := not golden and not torch and not tensorrt and not cuda_compile and not ray and not browser and not docs
 
-.PHONY: demo test golden torch-tests tensorrt-tests ray-tests browser-tests chaos check format bench wheel-test clean
+.PHONY: demo test golden docs-tests gpu-check torch-tests tensorrt-tests ray-tests browser-tests chaos check format bench wheel-test clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml
@@ -23,7 +23,13 @@ test: $(INSTALLED) ## the suite, with about ten golden cases through the command
 	$(BIN)/python -m pytest -q -n 2 -m "$(EVERYWHERE)"
 
 golden: $(INSTALLED) ## every golden case, through the public API
-	$(BIN)/python -m pytest -q -n 2 -m "golden and not torch"
+	$(BIN)/python -m pytest -q -n 2 -m "golden and not torch and not tensorrt and not ray and not browser"
+
+docs-tests: $(INSTALLED) ## every page of docs/, run as printed
+	$(BIN)/python -m pytest -q -m docs
+
+gpu-check: $(INSTALLED) ## on a machine with a GPU: kernels, engines, speed, in under four minutes
+	$(BIN)/python benchmarks/gpu_check.py --json gpu-check.json
 
 torch-tests: ## parity with the real torchvision, in an environment of its own (torch takes 5.5 GB)
 	test -e $(VENV)-torch/.installed || $(PYTHON) -m venv $(VENV)-torch

@@ -43,8 +43,8 @@ _SCRATCH_PREFIX = f"roiline-cluster-{os.getuid()}-"
 class Place:
     """Is what a worker is started with: its number and slot, what its process runs, and what its machine must have.
 
-    `working_folder` is where relative paths begin, `version` is that of this package, `models` are model files and their SHA-256, `sign` is a file in the run's folder with the content
-    `sign_text`: a machine that finds it sees the folder.
+    `working_folder` is where relative paths begin, `version` is that of this package, `models` are model files and their SHA-256.
+    `sign` is a file in the run's folder with the content `sign_text`: a machine that finds it sees the folder.
     """
 
     worker: int

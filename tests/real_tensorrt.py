@@ -152,6 +152,31 @@ class PluginUnderTest:
             self._trt.DimsExprs = real
         return [tuple(size.value for size in shape) for shape in given]
 
+    def kernel(self, types: Sequence[Any], shapes: Sequence[Sequence[int]]) -> tuple[str, bytes, int]:
+        """Goes the way of a build: formats, launch parameters, kernel. Returns entry, PTX and the number of extra integers."""
+        plugin = self.plugin
+        ends = [self._describe(kind, shape) for kind, shape in zip(types, shapes, strict=True)]
+        outputs = self.output_shapes(shapes)
+        ends += [self._describe(kind, shape) for kind, shape in zip(plugin.output_types, outputs, strict=True)]
+        offered = plugin.get_supported_format_combinations(ends, len(shapes))
+        assert [one.type for one in offered] == [end.desc.type for end in ends]
+        assert {one.format for one in offered} == {self._trt.TensorFormat.LINEAR}
+        plugin.configure_plugin(ends[: len(shapes)], ends[len(shapes) :])
+        assert plugin.get_valid_tactics() == []
+        plugin.set_tactic(0)
+        setter = _SymbolSetter()
+        plugin.get_launch_params([], ends, len(shapes), SimpleNamespace(), setter, self._builder)
+        assert sorted(setter) == list(range(setter.nbSymExprs))
+        descriptions = [end.desc for end in ends]
+        entry, ptx = plugin.get_kernel(descriptions[: len(shapes)], descriptions[len(shapes) :])
+        return entry, ptx, setter.nbSymExprs
+
+    def _describe(self, kind: Any, shape: Sequence[int]) -> Any:
+        end = self._trt.DynamicPluginTensorDesc()
+        end.desc.type, end.desc.format = kind, self._trt.TensorFormat.LINEAR
+        end.desc.dims = end.min = end.opt = end.max = self._trt.Dims(tuple(shape))
+        return end
+
     def launch(self, shapes: Sequence[Sequence[int]]) -> tuple[str, str, dict[str, int], list[int]]:
         """Returns the entry, the PTX, the launch parameters and the extra integers for input shapes."""
         self.output_shapes(shapes)
@@ -164,3 +189,9 @@ class PluginUnderTest:
             expressions._exprBuilder = None
         launch = {name: value._expr.value for name, value in vars(params).items()}
         return entry, ptx, launch, [value._expr.value for value in extra]
+
+
+class _SymbolSetter(dict[int, Any]):
+    """Takes the symbols of extra arguments by place."""
+
+    nbSymExprs = 0  # noqa: N815 - the name is TensorRT's

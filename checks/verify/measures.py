@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roiline.core.boxes import box_overlaps
+from roiline.core.boxes import box_ious
 from roiline.core.spec import Precision
 from roiline.core.structures import Bool, Float32, Int64
 
 SAME_BOX = 0.99
 """The overlap from which two boxes are one box."""
+_ROWS_TOGETHER = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +127,19 @@ def match_boxes(expected: BoxRows, got: BoxRows, score_tolerance: float) -> Int6
     """
     partner = np.full(len(expected.scores), -1, np.int64)
     free: Bool = np.ones(len(got.scores), np.bool_)
-    if not len(partner) or not len(free):
-        return partner
-    alike = _overlap(expected.boxes, got.boxes) >= SAME_BOX
-    alike &= expected.classes[:, None] == got.classes[None]
-    apart = np.abs(expected.scores[:, None] - got.scores[None])
-    alike &= apart <= score_tolerance
-    corners = np.abs(expected.boxes[:, None] - got.boxes[None]).max(axis=2)
-    for row in range(len(partner)):
-        choices = np.flatnonzero(alike[row] & free)
-        if len(choices):
-            partner[row] = choices[np.argmin(apart[row, choices] + corners[row, choices])]
-            free[partner[row]] = False
+    for start in range(0, len(partner), _ROWS_TOGETHER):
+        rows = slice(start, start + _ROWS_TOGETHER)
+        apart = np.abs(expected.scores[rows, None] - got.scores[None])
+        overlaps = box_ious(expected.boxes[rows], got.boxes, plus_one=1.0)  # a pixel wider: boxes without area overlap too
+        alike = (overlaps >= SAME_BOX) & (apart <= score_tolerance)
+        alike &= expected.classes[rows, None] == got.classes[None]
+        for row in range(len(alike)):
+            choices = np.flatnonzero(alike[row] & free)
+            if len(choices):
+                corners = np.abs(got.boxes[choices] - expected.boxes[start + row]).max(axis=1)
+                chosen = choices[np.argmin(apart[row, choices] + corners)]
+                partner[start + row], free[chosen] = chosen, False
     return partner
-
-
-def _overlap(first: Float32, second: Float32) -> Float32:
-    """Returns the overlap (n, m) with boxes taken one pixel wider, so that those without area have one too."""
-    return box_overlaps(first, second, plus_one=1.0)
 
 
 def measure_boxes(

@@ -183,9 +183,20 @@ def test_masks_and_keypoints_are_drawn_by_their_own_scores(score: float) -> None
         assert (drawn[:90] == 90).all()
 
 
+def test_objects_with_masks_have_colours_of_their_own() -> None:
+    boxes = np.array([[20, 20, 90, 90], [200, 20, 290, 90]], np.float32)
+    two = replace(masks(0.9), scores=np.float32([0.9, 0.9]), classes=np.array([2, 2]), counts=masks(0.9).counts * 2)
+    drawn = draw_picture(picture(), replace(detections(boxes=boxes), masks=two), DrawingRules())
+    assert tuple(drawn[90, 60].tolist()) == choose_instance_color(0)
+    assert tuple(drawn[90, 250].tolist()) == choose_instance_color(1)
+    others = replace(two, scores=np.float32([0.9, 0.8]))
+    drawn = draw_picture(picture(), replace(detections(boxes=boxes), masks=others), DrawingRules())
+    assert tuple(drawn[90, 60].tolist()) == tuple(drawn[90, 250].tolist()) == choose_class_color(2)
+
+
 def test_a_label_stands_on_top_of_masks_and_keypoints() -> None:
     plain = draw_picture(picture(), detections(), DrawingRules())
-    drawn = draw_picture(picture(), replace(detections(), masks=masks(0.9), keypoints=keypoints(0.9)), DrawingRules())
+    drawn = draw_picture(picture(), replace(detections(), masks=masks(0.95), keypoints=keypoints(0.9)), DrawingRules())
     assert (plain[80:99, 100:160] == drawn[80:99, 100:160]).all()
     assert (plain != drawn).any()
 

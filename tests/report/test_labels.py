@@ -74,3 +74,30 @@ def test_neighbouring_classes_are_far_apart_in_colour() -> None:
     colors = np.array([choose_class_color(index) for index in range(1, 82)], np.float64)
     assert len(np.unique(colors, axis=0)) == 81
     assert np.linalg.norm(np.diff(colors, axis=0), axis=1).min() > 80
+
+
+def test_labels_never_cover_each_other_however_many_there_are() -> None:
+    picture = canvas(240, 320)
+    random = np.random.default_rng(1)
+    placed: list[Rectangle] = []
+    left_out = 0
+    for left, top in random.integers(0, 200, (120, 2)).tolist():
+        place = label(picture, (left, top, left + 60, top + 40), "a long class name", tuple(placed))
+        if place is None:
+            left_out += 1
+            continue
+        for other in placed:
+            apart = place[2] < other[0] or other[2] < place[0] or place[3] < other[1] or other[3] < place[1]
+            assert apart, (place, other)
+        placed.append(place)
+    assert len(placed) > 20
+    assert left_out > 0
+
+
+@pytest.mark.parametrize("size", [(100, 75), (640, 480), (6000, 4000)])
+def test_letters_are_of_the_same_share_of_any_picture(size: tuple[int, int]) -> None:
+    width, height = size
+    pen = Pen.for_size(height, width)
+    assert pen.text >= 11
+    assert width < 600 or 0.012 < pen.text / np.hypot(height, width) < 0.02
+    assert pen.halo <= pen.line

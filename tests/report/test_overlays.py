@@ -44,7 +44,7 @@ def test_a_mask_is_a_tint_with_a_white_edge() -> None:
     paint_masks(picture, masks_of((10, 20, 40, 60)), COLORS, factor=1, pen=PEN)
     expected = np.round((1 - MASK_ALPHA) * GROUND + MASK_ALPHA * whitened(COLORS[0]))
     np.testing.assert_array_equal(picture[15:35, 25:55], np.broadcast_to(expected, (20, 30, 3)))
-    assert (picture[10, 20:60] == 255).all()
+    assert (picture[10, 20:60] > 220).all()
     assert (picture[:8] == GROUND).all()
     assert (picture[:, 63:] == GROUND).all()
 

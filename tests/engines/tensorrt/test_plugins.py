@@ -202,6 +202,11 @@ def test_plugins_of_all_kernels_say_what_the_host_does(bindings, calls):
         assert plugin.output_types(types, [len(shape) for shape in call.shapes]) == expected
         assert plugin.output_shapes(call.shapes) == [shape for _, shape in call.outputs]
         entry, _, launch, extra = plugin.launch(call.shapes)
+        assert plugin.kernel(types, call.shapes) == (
+            entry,
+            compile_to_name(call.node, call.dtypes).encode(),
+            len(extra),
+        )
         assert entry == call.node.kernel.entry
         assert extra == [evaluate_size(size, call.shapes) for size in call.node.extra_integers]
         assert launch["block_x"] == call.node.kernel.block <= 1024
