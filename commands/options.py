@@ -52,6 +52,11 @@ RUN_OPTIONS = options(
         metavar="N",
         help="N processes on the CPU, the cores shared out (default without a GPU: 1).",
     ),
+    click.option(
+        "--cluster",
+        metavar="auto|local|ADDRESS",
+        help="Run on a Ray cluster, a worker a GPU (or a share of CPUs): the one that runs here, one made for this run, or its address.",
+    ),
     click.option("--engine", default="auto", show_default=True, metavar="NAME", help="What runs the model."),
     click.option("--batch-size", type=int, default=1, show_default=True, metavar="N", help="Pictures an engine call."),
     click.option(

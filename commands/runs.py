@@ -52,6 +52,7 @@ def request_of_command(task: Any, options: dict[str, Any]) -> Any:
         "image_timeout_s",
         "gpus",
         "cpu_workers",
+        "cluster",
     )
     classes = options["classes"]
     return request_from_options(

@@ -35,6 +35,7 @@ from roiline.infer.benchmark_trace import (
     stage_ms_per_image,
 )
 from roiline.infer.dataset_run import DatasetRun, digest_models, load_datasets, prepare_dataset_run
+from roiline.infer.cluster_transport import open_transport
 from roiline.infer.devices import cpu_slots
 from roiline.infer.manifest import TIMING_FILE
 from roiline.infer.messages import ImageWork, Setup
@@ -149,7 +150,10 @@ def measure_benchmark(asked: BenchmarkRequest) -> tuple[Benchmark, Path]:
     typical = middle([one.images_per_s for one in rounds])
     worker = worker_setup(request, spec)
     sample = choose_sample(images)
-    with Probes(request.slots, worker, sample, rounds=asked.rounds, folder=request.out) as probes:
+    with (
+        open_transport(request) as start,
+        Probes(request.slots, worker, sample, rounds=asked.rounds, folder=request.out, start=start) as probes,
+    ):
         LOG.info("the engine alone, each stage alone, the network's parts")
         engine_rounds = tuple(probes.run_engines() for _ in range(asked.rounds))
         opened = probes.opened[0]
@@ -250,7 +254,10 @@ def _sweep(request: RunRequest, sample: Sequence[ImageWork]) -> list[SweepPoint]
             tried = replace(request, slots=slots, batch_size=batch_size, out=folder, traced=True)
             one = _run_round(tried)
             worker = worker_setup(tried, read_fitting_spec(tried))
-            with Probes(slots, worker, sample, rounds=1, folder=folder) as probes:
+            with (
+                open_transport(tried) as start,
+                Probes(slots, worker, sample, rounds=1, folder=folder, start=start) as probes,
+            ):
                 engine = probes.run_engines()
             points.append(SweepPoint(len(slots), batch_size, one.images_per_s, engine.images_per_s))
             LOG.info("sweep, workers %d, batch size %d: %.2f images/s", len(slots), batch_size, one.images_per_s)
@@ -261,7 +268,7 @@ def _sweep(request: RunRequest, sample: Sequence[ImageWork]) -> list[SweepPoint]
 
 def list_sweep(request: RunRequest) -> list[tuple[tuple[Slot, ...], int]]:
     """Returns the (workers, batch size) to try: 1, 2, 4, .. workers up to all cores or GPUs, then the batch sizes with those asked for."""
-    on_cpu = request.slots[0].device.kind == "cpu"
+    on_cpu = request.slots[0].device.kind == "cpu" and request.cluster is None
     most = len(os.sched_getaffinity(0)) if on_cpu else len(request.slots)
     take: Callable[[int], tuple[Slot, ...]] = cpu_slots if on_cpu else lambda count: request.slots[:count]
     counts = sorted({1, most, *(2**power for power in range(1, 8) if 2**power < most)})

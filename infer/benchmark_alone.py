@@ -15,7 +15,7 @@ from roiline.infer.benchmark_machine import Ceilings
 from roiline.infer.benchmark_probe import EngineRound, NetworkCost, Opened, Order, ProbeSetup, Refusal, StageAlone
 from roiline.infer.messages import ImageWork, Setup
 from roiline.infer.request import Slot
-from roiline.infer.transport import WorkerHandle, start_process
+from roiline.infer.transport import StartWorkerHandle, WorkerHandle, start_process
 
 _PROBE_CODE = "from roiline.infer.benchmark_probe import main; main()"
 _LEAVE_S = 10.0
@@ -39,12 +39,19 @@ class Probes:
     """Holds one probe a worker; close it (it is a context manager), and no process is left."""
 
     def __init__(
-        self, slots: Sequence[Slot], worker: Setup, images: Sequence[ImageWork], *, rounds: int, folder: Path
+        self,
+        slots: Sequence[Slot],
+        worker: Setup,
+        images: Sequence[ImageWork],
+        *,
+        rounds: int,
+        folder: Path,
+        start: StartWorkerHandle = start_process,
     ) -> None:
         self._handles: list[WorkerHandle] = []
         try:
             for number, slot in enumerate(slots):
-                handle = start_process(number, slot, code=_PROBE_CODE)
+                handle = start(number, slot, code=_PROBE_CODE)
                 self._handles.append(handle)
                 setup: Any = ProbeSetup(replace(worker, device=slot.device), tuple(images), rounds, folder)
                 handle.send(setup)

@@ -11,7 +11,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +19,12 @@ from typing import Any
 
 from roiline.core.errors import OutputError, RoilineError
 from roiline.core.files import sha256_of_file, write_durable
-from roiline.infer.cluster import needed_resources
+from roiline.infer.cluster import connect, needed_resources
 from roiline.infer.cluster_actor import Delivered, Ended, Place, RemoteWorker
 from roiline.infer.messages import Done, Failing, Left, Order, Refused, Report, ShardWork, Unwritable
-from roiline.infer.request import Slot
+from roiline.infer.request import RunRequest, Slot
 from roiline.infer.shard_transfer import keep_shard
-from roiline.infer.transport import WORKER_CODE
+from roiline.infer.transport import WORKER_CODE, StartWorkerHandle, start_process
 
 PLACING_LIMIT_S = 300.0
 """How long a worker may wait for a free place on the cluster."""
@@ -34,6 +34,20 @@ _LEAVE_S = 3.0
 _SIGN_PREFIX = ".cluster-"
 _GROUPS = {"reports": 1, "control": 1}
 """Threads of an actor beside that for orders: a call for reports waits, and must hold up neither orders nor an end."""
+
+
+@contextlib.contextmanager
+def open_transport(request: RunRequest) -> Iterator[StartWorkerHandle]:
+    """Gives the function that starts the workers of a request, whose folder must be there: processes here, or actors on its cluster.
+
+    Raises:
+        EngineError: Ray is not installed, or no cluster answers.
+    """
+    if request.cluster is None:
+        yield start_process
+        return
+    with ActorStarter(connect(request.cluster), request.out, request.models) as starter:
+        yield starter
 
 
 class ActorStarter:

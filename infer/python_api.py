@@ -14,6 +14,7 @@ from roiline.core.spec import ModelSpec, Task
 from roiline.core.structures import Classification, Detections, Float32, ImageId, Proposals, Result, UInt8
 from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device
+from roiline.infer.cluster import choose_cluster_slots
 from roiline.infer.devices import choose_slots, device_from_text
 from roiline.infer.feeds import batch_from_picture
 from roiline.infer.folders import has_wildcards
@@ -164,6 +165,7 @@ def run(
     splits: Sequence[str] = (),
     gpus: str | None = None,
     cpu_workers: int | None = None,
+    cluster: str | None = None,
     engine: str = "auto",
     batch_size: int = 1,
     batch_mode: BatchMode = "exact",
@@ -185,7 +187,8 @@ def run(
     """Runs a model over datasets, one process a device, as `roiline proposals` and `roiline detect` do.
 
     `proposals` are proposal files, paired with the datasets by order, and `proposals_from` is a model that makes them, for models that make
-    none themselves; `others` are models whose answers are combined with those of the first.
+    none themselves; `others` are models whose answers are combined with those of the first. `cluster` is `auto`, `local` or the address of a
+    Ray cluster that the workers are to run on; the process stays connected with it.
 
 
     Raises:
@@ -201,6 +204,7 @@ def run(
             splits=splits,
             gpus=gpus,
             cpu_workers=cpu_workers,
+            cluster=cluster,
             engine=engine,
             batch_size=batch_size,
             batch_mode=batch_mode,
@@ -234,6 +238,7 @@ def request_from_options(
     others: Sequence[str | Path] = (),
     gpus: str | None = None,
     cpu_workers: int | None = None,
+    cluster: str | None = None,
     **fields: Any,
 ) -> RunRequest:
     """Returns the request that options as people give them describe.
@@ -246,7 +251,8 @@ def request_from_options(
         model=Path(model),
         data=pair_sources([data] if isinstance(data, (str, Path)) else data, images, splits, proposals),
         out=Path(out),
-        slots=choose_slots(gpus, cpu_workers),
+        slots=choose_slots(gpus, cpu_workers) if cluster is None else choose_cluster_slots(cluster, gpus, cpu_workers),
+        cluster=cluster,
         companions=Companions(
             None if proposals_from is None else Path(proposals_from), tuple(Path(other) for other in others)
         ),

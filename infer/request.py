@@ -129,7 +129,7 @@ class RunRequest:
     `id_range` is half-open over image positions in ascending order of image ids; `limit` takes the first images of it.
     `predictor` names the function that a worker calls to open the model, as `module:function`. A worker that is
     silent for `image_timeout_s` a picture in its hands is ended (0: never). Pictures of more than `max_pixels` pixels
-    fail unread.
+    fail unread. `cluster` is the address of the Ray cluster that the slots are on, None for this machine.
     """
 
     model: Path
@@ -153,6 +153,13 @@ class RunRequest:
     max_pixels: int = MAX_PIXELS
     truncated: TruncatedPolicy = "skip"
     image_timeout_s: float = IMAGE_TIMEOUT_S
+    cluster: str | None = None
+
+    @property
+    def models(self) -> tuple[Path, ...]:
+        """Are all model files that a worker opens."""
+        proposer = self.companions.proposals_from
+        return (self.model, *self.companions.others, *(() if proposer is None else (proposer,)))
 
 
 @dataclass(frozen=True, slots=True)

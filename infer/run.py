@@ -23,6 +23,7 @@ from roiline.core.files import FolderLock, make_folder, remove_temporaries, writ
 from roiline.core.spec import ModelSpec
 from roiline.engines.model_file import read_spec
 from roiline.engines.registry import resolve_engine
+from roiline.infer.cluster_transport import open_transport
 from roiline.infer.dataset_run import (
     DatasetRun,
     clear_outputs,
@@ -78,7 +79,8 @@ def run_dataset(request: RunRequest, *, progress: bool = True) -> RunSummary:
         stack.enter_context(_terminated_as_interrupted())
         stack.enter_context(FolderLock(request.out))
         setup = worker_setup(request, spec)
-        pool = stack.enter_context(Pool(request.slots, setup, image_timeout_s=request.image_timeout_s))
+        start = stack.enter_context(open_transport(request))
+        pool = stack.enter_context(Pool(request.slots, setup, image_timeout_s=request.image_timeout_s, start=start))
         run = _Run(request, spec, pool, shown=progress)
         try:
             return run.execute(began)
@@ -145,8 +147,11 @@ def _check_thresholds(request: RunRequest, spec: ModelSpec) -> None:
 
 def worker_setup(request: RunRequest, spec: ModelSpec) -> Setup:
     """Returns what every worker is told first; each gets its own device later."""
-    cores = len(os.sched_getaffinity(0))
-    readers = max(1, min(_MOST_READERS, cores // len(request.slots)))
+    if request.cluster is None:
+        cores = len(os.sched_getaffinity(0)) // len(request.slots)
+    else:
+        cores = min(slot.device.threads for slot in request.slots)
+    readers = max(1, min(_MOST_READERS, cores))
     return Setup(
         python_path=tuple(sys.path),
         predictor=request.predictor,
@@ -207,7 +212,8 @@ class _Run:
         self._start_manifests(runs)
         self._end_phase("plan_s")
         started = time.perf_counter()
-        with GpuMonitor(self._request.slots if left else ()) as monitor:
+        here = left and self._request.cluster is None
+        with GpuMonitor(self._request.slots if here else ()) as monitor:
             images = self._work_off(runs, left) if left else 0
         self._end_phase("work_s")
         self._pool.close()
@@ -220,10 +226,9 @@ class _Run:
         return _join_summaries(summaries, interrupted=any(run.shards_left for run in runs))
 
     def _open_pool(self) -> None:
-        """Starts the workers, once the GPUs are known to have room for the models."""
-        companions = self._request.companions
-        proposer = () if companions.proposals_from is None else (companions.proposals_from,)
-        check_free_memory(self._request.slots, (self._request.model, *companions.others, *proposer))
+        """Starts the workers, once the GPUs are known to have room for the models; on a cluster every machine looks for itself."""
+        if self._request.cluster is None:
+            check_free_memory(self._request.slots, self._request.models)
         self._pool.open()
         self._end_phase("open_s")
 

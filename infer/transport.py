@@ -69,8 +69,8 @@ class WorkerHandle(Protocol):
 class StartWorkerHandle(Protocol):
     """Starts a worker in a place; what it returns can be sent the setup at once."""
 
-    def __call__(self, worker: int, slot: Slot) -> WorkerHandle:
-        """Returns the handle of the new worker.
+    def __call__(self, worker: int, slot: Slot, *, code: str = WORKER_CODE) -> WorkerHandle:
+        """Returns the handle of the new worker, whose process runs `code`.
 
         Raises:
             WorkerError: it cannot be started.

@@ -13,7 +13,7 @@ from roiline.core.structures import ImageId, Proposals, RoidbEntry, UInt8
 from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.result_rows import Rows
 from roiline.infer.roidb import Dataset
-from roiline.report.contact_sheet import SHEET_STEM, ContactSheet
+from roiline.report.contact_sheet import ContactSheet, sheet_stems
 from roiline.report.drawing import DrawingRules, choose_shown, draw_beside_truth, draw_picture, has_rows, read_entry
 from roiline.report.drawn_video import VideoFile, name_video
 from roiline.report.image_rows import read_image_rows
@@ -138,7 +138,7 @@ class _PictureFiles:
 
     def __init__(self, folder: Path, entries: Sequence[RoidbEntry]) -> None:
         self._folder = folder
-        stems = choose_stems(entries, reserved=(SHEET_STEM,))
+        stems = choose_stems(entries, reserved=sheet_stems(len(entries)))
         self._stems = dict(zip((entry.image_id for entry in entries), stems, strict=True))
         self._files: list[Path] = []
 

@@ -22,6 +22,10 @@ from roiline.core.spec import spec_from_json
 from roiline.core.structures import Detections
 from roiline.core.yamls import load_yaml
 from roiline.engines.model_file import read_spec
+from roiline.engines.protocol import TensorInfo
+from roiline.engines.tensorrt.passport import Machine, Passport, passport_path, read_passport, write_passport
+from roiline.engines.tensorrt.profiles import Profile
+from roiline.engines.tensorrt.trimming import OutputTrim
 from roiline.export.caffe2.fillers import fill_blobs
 from roiline.export.caffe2.netdef import read_net
 from roiline.export.detectron import config as detectron_config
@@ -34,6 +38,11 @@ from roiline.infer.pairs import read_pairs
 from roiline.infer.pictures import decode_picture, read_bytes, read_size
 from roiline.infer.proposal_files import read_proposal_file
 from roiline.infer.shards import MAGIC, open_shard, shard_path, write_shard
+from roiline.infer.trace import FORMAT_VERSION as TRACE_VERSION
+from roiline.infer.trace import read_trace
+from roiline.report.benchmark.document import FORMAT_VERSION as REPORT_VERSION
+from roiline.report.benchmark.document import KIND, read_report
+from roiline.report.comparison.loose_results import read_loose_results
 from roiline.report.results import read_result_file
 
 IDENTITY = "ab" * 32
@@ -122,6 +131,32 @@ _PROPOSALS2 = {
     "ids": [7, 9],
     "bbox_mode": 0,
 }
+_PROPOSALS3 = {
+    "data/a.png": {"bboxes": _PROPOSALS["boxes"][0], "scores": _PROPOSALS["scores"][0]},
+    "data/b.png": {"bboxes": _PROPOSALS["boxes"][1], "scores": _PROPOSALS["scores"][1]},
+}
+_SPREAD = {"median": 2.0, "least": 1.0, "most": 3.0, "rounds": [1.0, 2.0, 3.0]}
+_REPORT = {
+    "kind": KIND,
+    "format_version": REPORT_VERSION,
+    "created_at": "2030-01-02T03:04:05+00:00",
+    "headline": {"images_per_s": 2.0, "engine_images_per_s": 2.5},
+    "subject": {"model": "m.onnx"},
+    "machine": {"cpu": "x", "cores": 2},
+    "spread": {
+        "images_per_s": _SPREAD,
+        "engine_images_per_s": _SPREAD,
+        "stages_ms": {"run": {"infer": _SPREAD}, "alone": {"decode": _SPREAD}},
+    },
+}
+_TRACE = {
+    "format_version": TRACE_VERSION,
+    "otherData": {"devices": {"0": "cpu 0"}, "wall_s": 2.5},
+    "traceEvents": [
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": "main"}},
+        {"ph": "X", "name": "infer", "pid": 0, "tid": 1, "ts": 1.0, "dur": 2e6, "args": {"shard": 0, "images": [7, 9]}},
+    ],
+}
 _RESULTS = [
     {"image_id": 7, "category_id": 1, "bbox": [1.0, 2.0, 30.5, 20.0], "score": 0.9},
     {"image_id": 7, "category_id": 90, "bbox": [0, 0, 5, 5], "score": 1e-3},
@@ -203,6 +238,33 @@ def _prepare_voc(folder: Path) -> tuple[Path, Reader]:
     return root / "Annotations" / "a.xml", read
 
 
+def _passport_seed(folder: Path) -> bytes:
+    plan = folder / "seed.plan"
+    passport = Passport(
+        spec=run_support.make_spec(),
+        engine_sha256="0" * 64,
+        engine_bytes=3,
+        machine=Machine("11.4.0.106", "13.0", "NVIDIA H200", "9.0"),
+        version_compatible=False,
+        hardware_compatible=False,
+        identity={"weights": "a" * 64},
+        inputs=(TensorInfo("data", "float32", (None, 3, None, None)),),
+        outputs=(TensorInfo("boxes", "float32", (None, None, 4)),),
+        trims=(OutputTrim("boxes", "padded", "count"),),
+        profiles=(Profile({"data": ((1, 3, 32, 32), (2, 3, 32, 64), (2, 3, 64, 96))}),),
+        plugins={"PadRows_12345678": "b" * 64},
+        precision=(),
+        gates={"scores": "passed: 7 rows"},
+    )
+    write_passport(plan, passport)
+    return passport_path(plan).read_bytes()
+
+
+def _prepare_passport(folder: Path) -> tuple[Path, Reader]:
+    plan = folder / "m.plan"
+    return passport_path(plan), lambda _path: read_passport(plan)
+
+
 def _prepare_shard(folder: Path) -> tuple[Path, Reader]:
     def read(path: Path) -> object:
         shard = open_shard(path.parent, 0, identity=IDENTITY, positions=(0, 1))
@@ -271,8 +333,15 @@ def build_targets(folder: Path) -> dict[str, Target]:
         "shard": Target(inputs.sealed_inputs(inputs.headed_inputs(_shard_seed(folder), len(MAGIC))), _prepare_shard),
         "run record": Target(inputs.json_inputs([run_tree]), _plain(RUN_FILE, lambda path: read_manifest(path.parent))),
         "proposal file": Target(
-            inputs.pickle_inputs([_PROPOSALS, _PROPOSALS2, {**_PROPOSALS, "indexes": [7, 9]}]),
+            inputs.pickle_inputs([_PROPOSALS, _PROPOSALS2, _PROPOSALS3, {**_PROPOSALS, "indexes": [7, 9]}]),
             _plain("p.pkl", read_proposal_file),
+        ),
+        "passport": Target(inputs.json_inputs([json.loads(_passport_seed(folder))]), _prepare_passport),
+        "benchmark report": Target(inputs.json_inputs([_REPORT]), _plain("report.json", read_report)),
+        "trace": Target(inputs.json_inputs([_TRACE]), _plain("trace.json", read_trace)),
+        "loose json results": Target(inputs.json_inputs([_RESULTS]), _plain("bbox.json", read_loose_results)),
+        "loose pickled results": Target(
+            inputs.pickle_inputs([_PICKLED, _PROPOSALS]), _plain("detections.pkl", read_loose_results)
         ),
         "json results": Target(inputs.json_inputs([_RESULTS, _MASKS, _KEYPOINTS]), _prepare_results("bbox.json")),
         "pickled results": Target(inputs.pickle_inputs([_PICKLED, _PROPOSALS]), _prepare_results("detections.pkl")),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pytest
+from benchmark_cases import make_benchmark
 from doc_pages import (
     ROOT,
     commands_of,
@@ -28,6 +29,7 @@ from doc_pages import (
 )
 
 from roiline.cli import main
+from roiline.report.benchmark.document import make_report
 
 DOCS = ROOT / "docs"
 QUICK = ("README.md", "first-steps.md")
@@ -190,3 +192,23 @@ def test_pages_name_no_place_of_one_machine():
         assert not re.search(r"/(?:tmp|home|root|work)/", page.read_text(encoding="utf-8")), page
 
 
+
+
+def test_every_number_of_a_benchmark_report_is_explained():
+    page = (DOCS / "benchmark-reports.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([^`]+)`", read_prose(DOCS / "benchmark-reports.md")))
+    named |= {part for name in named for part in re.split(r"[.\[\]]+", name)}
+    baseline = make_report(make_benchmark(rounds=2))
+    unexplained = _keys(make_report(make_benchmark(), baseline=baseline)) - named
+    assert not unexplained, page
+
+
+def _keys(value: object, *, name: str = "") -> set[str]:
+    """Returns the names of a report; those of its tables by engine, package, shape and the like are left out."""
+    if isinstance(value, dict):
+        free = name in ("versions", "engine", "network_shapes", "gpus")
+        inner = set().union(*(_keys(one, name=key) for key, one in value.items()), set())
+        return set() if free else {*value} | inner
+    if isinstance(value, list):
+        return set().union(*(_keys(one, name=name) for one in value), set())
+    return set()

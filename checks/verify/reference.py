@@ -119,12 +119,15 @@ class Reference:
 
     def rois_of_detections(self, found: DetectionRows, picture: NetworkInput) -> Float32:
         """Returns detections as RoI rows (M, 5) in network-input pixels."""
-        if self.source.plan.conventions.network_frame:
-            down, across = picture.im_info[0, :2] / picture.im_size[0]
-            ratios = np.array([across, down, across, down], np.float32)
-        else:
-            ratios = np.full(4, picture.im_info[0, 2], np.float32)
-        return np.concatenate([np.zeros((len(found.boxes), 1), np.float32), found.boxes * ratios], axis=1)
+        boxes = found.boxes * self.ratios(picture)
+        return np.concatenate([np.zeros((len(boxes), 1), np.float32), boxes], axis=1)
+
+    def ratios(self, picture: NetworkInput) -> Float32:
+        """Returns network-input pixels per original pixel (4,), for the corners of boxes."""
+        if not self.source.plan.conventions.network_frame:
+            return np.full(4, picture.im_info[0, 2], np.float32)
+        down, across = picture.im_info[0, :2] / picture.im_size[0]
+        return np.array([across, down, across, down], np.float32)
 
     def masks(self, features: Features, rois: Float32, classes: Int64, observe: Observer = ignore) -> Float32:
         """Returns the probabilities (M, size, size) of each detection's class."""

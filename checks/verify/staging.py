@@ -65,10 +65,11 @@ class PictureCheck:
             return Answers(detections=self._check_dense(features, network_input))
         proposals, rois = self._check_proposals(features, network_input)
         if plan.boxes is None:
-            return Answers(proposals=proposals)
+            return Answers(proposals=self._place_in_picture(proposals, network_input))
         found = self._check_detections(self._check_boxes(features, rois, network_input), network_input)
         rows = self.reference.rois_of_detections(found, network_input)
-        return Answers(proposals, found, self._check_masks(features, rows, found), self._check_keypoints(features, rows))
+        masks = self._check_masks(features, rows, found)
+        return Answers(None, found, masks, self._check_keypoints(features, rows))
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -160,6 +161,13 @@ class PictureCheck:
     def _check_classes(self, features: dict[int, Float32]) -> Float32:
         seam = self.model.seam("classification")
         return self.reference.classes(features, self._observe(seam, self.model.seam("features")))
+
+    def _place_in_picture(self, proposals: BoxRows | None, network_input: NetworkInput) -> BoxRows | None:
+        """Returns proposals in original pixels."""
+        if proposals is None:
+            return None
+        ratios = self.reference.ratios(network_input)
+        return BoxRows(proposals.boxes / ratios, proposals.scores, proposals.classes)
 
     # --- comparing ---------------------------------------------------------------------------------------------------
 
