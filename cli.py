@@ -7,7 +7,7 @@ import click
 from roiline import __version__
 from roiline.commands.benchmarking import benchmark_command, compare_command
 from roiline.commands.building import build_command
-from roiline.commands.checking import inspect_command
+from roiline.commands.checking import inspect_command, verify_command
 from roiline.commands.exporting import export
 from roiline.commands.logged import CONTEXT
 from roiline.commands.results import draw_command, evaluate_command
@@ -26,6 +26,7 @@ COMMANDS = (
     benchmark_command,
     compare_command,
     inspect_command,
+    verify_command,
 )
 
 

@@ -53,6 +53,17 @@ def _load_one(
 @click.argument("data", nargs=-1, required=True)
 @DATA_OPTIONS
 @click.option("-o", "--output", "out", type=PATH, metavar="OUT", help="Where to write metrics.json (default: RESULTS).")
+@click.option("--per-class", is_flag=True, help="Every metric of each class; recall of proposals class by class.")
+@click.option("--voc", is_flag=True, help="Pascal VOC's two average precisions too; a VOC root always has them.")
+@click.option(
+    "--recall-limits",
+    default="100,1000",
+    show_default=True,
+    metavar="N,N,..",
+    help="How many proposals a picture count for recall.",
+)
+@click.option("--log-form", is_flag=True, help="Print what the original program logs instead of tables.")
+@click.option("--against", type=PATH, metavar="OTHER", help="Another run over the same pictures, to compare with.")
 def evaluate_command(
     results: Path,
     data: tuple[str, ...],
@@ -60,15 +71,25 @@ def evaluate_command(
     split: tuple[str, ...],
     classes: str | None,
     out: Path | None,
+    recall_limits: str,
+    **options: Any,
 ) -> None:
-    """Score boxes, masks and keypoints (COCO) and proposals (average recall) against a dataset's ground truth."""
-    from roiline.report.evaluation import evaluate
+    """Score boxes, masks and keypoints (COCO, Pascal VOC) and proposals (average recall) against a dataset's ground truth."""
+    from roiline.report.evaluation import EvaluationOptions, evaluate
 
+    limits = _read_limits(recall_limits)
     datasets = _load_datasets(results, data, images, split, classes, need_pictures=False)
-    evaluation = evaluate(results, datasets, out=out)
+    evaluation = evaluate(results, datasets, out=out, options=EvaluationOptions(recall_limits=limits, **options))
     click.echo(evaluation.table)
     if evaluation.file is not None:
         click.echo(str(evaluation.file))
+
+
+def _read_limits(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError as error:
+        raise UsageError(f"--recall-limits {text}: expected numbers, several with commas") from error
 
 
 @click.command("draw", cls=LoggedCommand)
@@ -81,6 +102,12 @@ def evaluate_command(
 @click.option("--heat", is_flag=True, help="Draw proposals as a heat of their scores.")
 @click.option("--ground-truth", is_flag=True, help="Show the dataset's own objects beside.")
 @click.option("--sheet", is_flag=True, help="Make contact sheets too.")
+@click.option(
+    "--gallery",
+    is_flag=True,
+    help="Make a page to look through instead: it filters by class and score, and shows what differs.",
+)
+@click.option("--against", type=PATH, metavar="OTHER", help="Another run over the same pictures, for --gallery.")
 def draw_command(
     results: Path,
     data: tuple[str, ...],
@@ -88,15 +115,31 @@ def draw_command(
     split: tuple[str, ...],
     classes: str | None,
     out: Path,
+    gallery: bool,
+    against: Path | None,
     **options: Any,
 ) -> None:
     """Draw results into pictures; those of a video into a video."""
     from roiline.report.drawn_results import DrawingRequest, draw_results
+    from roiline.report.gallery.making import make_gallery
     from roiline.report.results import class_names_of_run
 
+    if gallery and (options["heat"] or options["sheet"]):
+        raise UsageError("--gallery is a page; --heat and --sheet are for drawn pictures")
+    if against is not None and not gallery:
+        raise UsageError(
+            "--against is for --gallery; `roiline evaluate --against` and `roiline compare` compare in numbers"
+        )
     dataset = _load_one(results, data, images, split, classes)
     names = class_names_of_run(results, None if classes is None else read_class_names(classes)) or ()
-    drawing = draw_results(results, dataset, out, DrawingRequest(class_names=names, **options))
+    request = DrawingRequest(class_names=names, **options)
+    if gallery:
+        made = make_gallery(results, dataset, out, request, against=against)
+        for image_id, reason in made.failed:
+            LOG.warning("%s: %s", image_id, reason)
+        click.echo(str(made.page))
+        return
+    drawing = draw_results(results, dataset, out, request)
     for image_id, reason in drawing.failed:
         LOG.warning("%s: %s", image_id, reason)
     rest = len(dataset.entries) - drawing.pictures - len(drawing.failed)

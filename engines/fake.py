@@ -21,8 +21,8 @@ from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
 MOST_PROPOSALS = 50
 MOST_DETECTIONS = 12
 TAP_VALUES = 8
-SAMPLED_PIXELS = 1 << 12
-"""Of larger pictures only so many pixels are looked at, in whole rows: the engine is to cost next to nothing."""
+SAMPLED_ROWS, SAMPLED_COLUMNS = 16, 64
+"""Of larger pictures only about so many rows and columns are looked at: the engine is to cost next to nothing."""
 
 _INPUTS = (
     TensorInfo("data", "float32", (None, 3, None, None)),
@@ -66,8 +66,7 @@ class FakeBackend:
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the outputs for one batch; a row depends on its own picture only."""
         rows = [self._make_row(*row) for row in zip(feeds["data"], feeds["im_info"], feeds["im_size"], strict=True)]
-        columns = [np.stack(column) for column in zip(*rows, strict=True)]
-        boxes, scores, classes, count = columns
+        boxes, scores, classes, count = (np.array(column) for column in zip(*rows, strict=True))
         values = (boxes, scores, count) if self._kinds is _KINDS["proposals"] else (boxes, scores, classes, count)
         first = boxes.reshape(len(boxes), -1)[:, :TAP_VALUES]
         return {**dict(zip(self._names, values, strict=True)), **{name: first + i for i, name in enumerate(self._taps)}}
@@ -77,19 +76,20 @@ class FakeBackend:
 
     def _make_row(self, pixels: Tensor, im_info: Tensor, im_size: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns boxes (L, 4), scores (L,), classes (L,) and the count for one picture, L being the limit."""
+        limit = self._limit
         height, width = (max(1, round(float(side) * float(im_info[2]))) for side in im_size)
-        rows = pixels[:, : height : max(1, height * width // SAMPLED_PIXELS), :width]
-        digest = hashlib.sha256(rows.tobytes()).digest()
-        random = np.random.default_rng(np.frombuffer(digest, np.uint32))
-        count = int(random.integers(0, self._limit + 1))
-        size = np.array([im_size[1], im_size[0]], np.float32) - 1
-        corners = np.sort(random.random((self._limit, 2, 2), np.float32), axis=1) * size
-        boxes = corners.reshape(self._limit, 4).astype(np.float32)
-        scores = np.sort(random.random(self._limit, np.float32))[::-1].copy()
-        classes = np.sort(random.integers(1, max(2, self._num_classes), self._limit))
+        steps = max(1, height // SAMPLED_ROWS), max(1, width // SAMPLED_COLUMNS)
+        seed = hashlib.sha256(pixels[:, : height : steps[0], : width : steps[1]].tobytes()).digest()
+        numbers = np.frombuffer(hashlib.shake_128(seed).digest(2 * (6 * limit + 1)), "<u2")
+        shares = numbers[1:].astype(np.float32) / np.float32(1 << 16)  # of 1
+        count = int(numbers[0]) % (limit + 1)
+        size = im_size[::-1] - 1
+        boxes = (np.sort(shares[: 4 * limit].reshape(limit, 2, 2), axis=1) * size).reshape(limit, 4)
+        scores = np.sort(shares[4 * limit : 5 * limit])[::-1].copy()
+        classes = np.sort(1 + numbers[1 + 5 * limit :] % max(1, self._num_classes - 1)).astype(np.int64)
         for rows in (boxes, scores, classes):
             rows[count:] = 0
-        return boxes, scores, classes.astype(np.int64), np.array(count, np.int64)
+        return boxes, scores, classes, np.array(count, np.int64)
 
 
 def open_backend(path: Path, stage: Stage | None, device: Device) -> FakeBackend:

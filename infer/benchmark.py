@@ -34,8 +34,8 @@ from roiline.infer.benchmark_trace import (
     measure_latencies,
     stage_ms_per_image,
 )
-from roiline.infer.dataset_run import DatasetRun, digest_models, load_datasets, prepare_dataset_run
 from roiline.infer.cluster_transport import open_transport
+from roiline.infer.dataset_run import DatasetRun, digest_models, load_datasets, prepare_dataset_run
 from roiline.infer.devices import cpu_slots
 from roiline.infer.manifest import TIMING_FILE
 from roiline.infer.messages import ImageWork, Setup

@@ -29,7 +29,7 @@ from roiline.core.files import FolderLock, lock_holder, sha256_of_file
 from roiline.infer.benchmark_probe import ProbeSetup
 from roiline.infer.devices import choose_slots
 from roiline.infer.gpu_memory import check_free_memory
-from roiline.infer.messages import Done, Failing, Ready, Refused, Report, Setup, ShardWork
+from roiline.infer.messages import Done, Failing, Finished, Ready, Refused, Report, Setup, ShardWork, Started
 from roiline.infer.request import Slot
 from roiline.infer.shard_transfer import ShardFiles, take_shard
 from roiline.infer.shards import SUFFIX
@@ -104,13 +104,20 @@ class RemoteWorker:
             return
         self._handle.send(self._adapt(order))
 
-    def collect(self, wait_s: float) -> list[Message]:
-        """Returns the reports that have come since the last call; waits for the first, up to `wait_s`."""
+    def collect(self, wait_s: float, gather_s: float) -> list[Message]:
+        """Returns the reports that have come since the last call; waits for the first, up to `wait_s`.
+
+        Where they are of images alone, it gathers for `gather_s` more: they are many, each call costs the other side, and none is urgent.
+        """
         messages: list[Message] = []
         with contextlib.suppress(queue.Empty):
             messages.append(self._messages.get(timeout=wait_s))
+            until = time.monotonic() + gather_s
             while True:
-                messages.append(self._messages.get_nowait())
+                urgent = not isinstance(messages[-1], (Started, Finished))
+                until = 0.0 if urgent else until
+                rest_s = until - time.monotonic()
+                messages.append(self._messages.get(timeout=rest_s) if rest_s > 0 else self._messages.get_nowait())
         return messages
 
     def end(self) -> None:
@@ -121,19 +128,22 @@ class RemoteWorker:
     # -- the life of the process -------------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
+        """Is the whole life of the process; that it ended is said when nothing of it is left here, for the actor may be ended then."""
+        how = f"{platform.node()}: its thread ended"
         try:
             with _find_room(self._place) as self._scratch:
                 handle = self._start()
                 self._handle = handle
                 self._begun.set()
-                self._messages.put(Ended(self._relay(handle)))
+                how = self._relay(handle)
         except RoilineError as error:
-            self._messages.put(Refused(type(error).__name__, f"{platform.node()}: {error}"))
-            self._messages.put(Ended(str(error)))
+            how = f"{platform.node()}: {error}"
+            self._messages.put(Refused(type(error).__name__, how))
         except BaseException as error:  # the boundary of a thread: whoever waits for reports must hear of it
-            self._messages.put(Ended(f"{platform.node()}: {type(error).__name__}: {error}"))
+            how = f"{platform.node()}: {type(error).__name__}: {error}"
             raise
         finally:
+            self._messages.put(Ended(how))
             self._begun.set()
 
     def _start(self) -> WorkerHandle:

@@ -29,6 +29,9 @@ from roiline.infer.transport import WORKER_CODE, StartWorkerHandle, start_proces
 PLACING_LIMIT_S = 300.0
 """How long a worker may wait for a free place on the cluster."""
 
+GATHER_S = 0.2
+"""How long reports of images may be gathered before they are sent: it bounds the calls that a worker costs the head."""
+
 _WAIT_S = 30.0
 _LEAVE_S = 3.0
 _SIGN_PREFIX = ".cluster-"
@@ -187,7 +190,7 @@ class ActorHandle:
         """Passes reports on; returns how the process ended."""
         ahead_s = self._compare_clocks()
         while True:
-            call = self._actor.collect.options(concurrency_group="reports").remote(_WAIT_S)
+            call = self._actor.collect.options(concurrency_group="reports").remote(_WAIT_S, GATHER_S)
             for message in self._ray.get(call):
                 if isinstance(message, Ended):
                     return message.how

@@ -93,7 +93,7 @@ class Refused:
 
 
 class Started(NamedTuple):
-    """Says that an image is now being touched. This and `Finished` come for every image: a tuple travels several times faster."""
+    """Says that an image is touched from now on. This and `Finished` come for every image: a tuple travels several times faster."""
 
     key: int
     position: int
@@ -110,6 +110,12 @@ class Finished(NamedTuple):
     failure: str | None
     detect_s: float = 0.0
     misc_s: float = 0.0
+
+
+class Several(NamedTuple):
+    """Brings reports of images together, in their order: a message costs far more than what it says."""
+
+    reports: tuple[Started | Finished, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,4 +157,4 @@ class Left:
 
 
 Order: TypeAlias = Setup | ShardWork | Stop
-Report: TypeAlias = Ready | Refused | Started | Finished | Done | Failing | Unwritable | CutShort | Left
+Report: TypeAlias = Ready | Refused | Started | Finished | Several | Done | Failing | Unwritable | CutShort | Left

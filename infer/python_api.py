@@ -187,9 +187,8 @@ def run(
     """Runs a model over datasets, one process a device, as `roiline proposals` and `roiline detect` do.
 
     `proposals` are proposal files, paired with the datasets by order, and `proposals_from` is a model that makes them, for models that make
-    none themselves; `others` are models whose answers are combined with those of the first. `cluster` is `auto`, `local` or the address of a
-    Ray cluster that the workers are to run on; the process stays connected with it.
-
+    none themselves; `others` are models whose answers are combined with those of the first. `cluster` is `auto`, `local` or the address
+    of a Ray cluster that the workers are to run on; the process stays connected with it.
 
     Raises:
         RoilineError: as the commands; see the errors' own descriptions.

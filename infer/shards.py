@@ -20,8 +20,8 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from roiline.core.errors import DataError
 from roiline.core.files import sha256_of_file, write_durable
-from roiline.core.records import plain_from_record, record_from_plain
+from roiline.core.records import record_from_plain
 from roiline.core.spec import Task
 from roiline.core.structures import ImageId, Int64, Result
 from roiline.infer.result_rows import NO_KEYPOINTS, NO_MASKS, NO_ROWS, KeypointRows, MaskRows, Rows, rows_from_result
@@ -59,6 +59,20 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "keypoints": np.dtype("<f4"),
 }
 """The arrays in the order of the file."""
+
+_VALUES: dict[str, Callable[[Rows], NDArray[Any]]] = {
+    "boxes": lambda row: row.boxes,
+    "scores": lambda row: row.scores,
+    "classes": lambda row: row.classes,
+    "mask_scores": lambda row: row.masks.scores,
+    "mask_classes": lambda row: row.masks.classes,
+    "mask_lengths": lambda row: np.array([len(counts) for counts in row.masks.counts], np.int64),
+    "masks": lambda row: np.frombuffer(b"".join(row.masks.counts), np.uint8),
+    "keypoint_scores": lambda row: row.keypoints.scores,
+    "keypoint_classes": lambda row: row.keypoints.classes,
+    "keypoints": lambda row: row.keypoints.points,
+}
+"""What each array holds of one image."""
 
 _ARRAYS: dict[Task, tuple[str, ...]] = {
     "proposals": ("boxes", "scores"),
@@ -201,36 +215,22 @@ def write_shard(
         files=tuple(files.get(position, "") for position, _ in results),
         degraded=tuple(degraded.get(position) for position, _ in results),
     )
-    text = json.dumps(plain_from_record(header), ensure_ascii=False).encode()
-    chunks = [MAGIC, _LENGTH.pack(len(text)), text, *_list_chunks(rows, tuple(header.lengths()))]
+    text = json.dumps(
+        {field.name: getattr(header, field.name) for field in fields(header)}, ensure_ascii=False
+    ).encode()
+    chunks = [MAGIC, _LENGTH.pack(len(text)), text, *_list_chunks(rows, header.lengths())]
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk)
     write_durable(path, *chunks, digest.digest())
 
 
-def _list_chunks(rows: Sequence[Rows], names: Sequence[str]) -> Iterator[bytes]:
-    """Returns the content of the named arrays."""
-    values = [_values_of(row) for row in rows]
-    for name in names:
-        for value in values:
-            yield np.ascontiguousarray(value[name], _TYPES[name]).tobytes()
-
-
-def _values_of(row: Rows) -> dict[str, NDArray[Any]]:
-    masks, keypoints = row.masks, row.keypoints
-    return {
-        "boxes": row.boxes,
-        "scores": row.scores,
-        "classes": row.classes,
-        "mask_scores": masks.scores,
-        "mask_classes": masks.classes,
-        "mask_lengths": np.array([len(counts) for counts in masks.counts], np.int64),
-        "masks": np.frombuffer(b"".join(masks.counts), np.uint8),
-        "keypoint_scores": keypoints.scores,
-        "keypoint_classes": keypoints.classes,
-        "keypoints": keypoints.points,
-    }
+def _list_chunks(rows: Sequence[Rows], lengths: Mapping[str, Int64]) -> Iterator[bytes]:
+    """Returns the content of the arrays that have any, one after another."""
+    for name, counts in lengths.items():
+        if counts.any():
+            values, kind = _VALUES[name], _TYPES[name]
+            yield b"".join(np.ascontiguousarray(values(row), kind).tobytes() for row in rows)
 
 
 class ShardFile:

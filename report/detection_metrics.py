@@ -6,7 +6,7 @@ Image ids of any type work: the evaluator gets numbers of ours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ Scored: TypeAlias = Literal["box", "mask", "keypoint"]
 _AREAS = {"all": 0, "s": 1, "m": 2, "l": 3}
 _KEYPOINT_AREAS = {"all": 0, "m": 1, "l": 2}
 _THRESHOLDS = {"AP50": 0, "AP75": 5}
+_LIMITS = (1, 10, 100)
 _MOST_DETECTIONS = -1  # the last limit: 100 boxes or masks, 20 persons
 PARTS: Mapping[Scored, tuple[Part, ...]] = {"box": (), "mask": ("masks",), "keypoint": ("keypoints",)}
 """What scoring needs of the ground truth beside boxes."""
@@ -38,10 +39,26 @@ _IOU_TYPES: Mapping[Scored, str] = {"box": "bbox", "mask": "segm", "keypoint": "
 
 @dataclass(frozen=True, slots=True)
 class DetectionMetrics:
-    """Is the score of a set of detections: `overall` by metric name, `per_class` AP by class name; fractions, -1 without ground truth."""
+    """Is the score of a set of detections, in fractions, -1 without ground truth.
+
+    `overall` is average precision by metric name, `per_class` AP by class name, `recall` COCO's average recalls (AR@1, AR@10, AR@100, ARs,
+    ARm, ARl; of keypoints AR, AR50, AR75, ARm, ARl), `classes` every metric of each class and its AR, `objects` the annotations of each
+    class that count (no crowds).
+    """
 
     overall: Mapping[str, float]
     per_class: Mapping[str, float]
+    recall: Mapping[str, float] = field(default_factory=dict)
+    classes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    objects: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Is the evaluator's arrays: `precision` (thresholds, recall points, classes, areas, limits), `recall` without the second axis."""
+
+    precision: Float64
+    recall: Float64
 
 
 def scored_part(results: ScoredResults) -> Scored:
@@ -81,20 +98,49 @@ def measure_detections(results: ScoredResults, dataset: Dataset, truth: GroundTr
     part = scored_part(results)
     known = read_ground_truth(dataset, results.entries, parts=PARTS[part]) if truth is None else truth
     if find_obstacle(results, known) is not None:
-        precision = np.full((10, 1, len(known.ranks), len(_AREAS), 1), NO_GROUND_TRUTH)
+        precision = np.full((10, 1, len(known.ranks), len(_AREAS), 3), NO_GROUND_TRUTH)
+        scores = _Scores(precision, precision[:, 0])
     else:
-        precision = _evaluate(part, known, _found_records(results, known.ranks))
+        scores = _evaluate(part, known, _found_records(results, known.ranks))
     areas = _KEYPOINT_AREAS if part == "keypoint" else _AREAS
-    overall = {"AP": _mean(precision[:, :, :, areas["all"], _MOST_DETECTIONS])}
-    overall |= {name: _mean(precision[row, :, :, areas["all"], _MOST_DETECTIONS]) for name, row in _THRESHOLDS.items()}
-    overall |= {
+    columns = {category.name: known.ranks[label] - 1 for label, category in enumerate(dataset.categories, start=1)}
+    names = {rank - 1: dataset.categories[label - 1].name for label, rank in known.ranks.items()}
+    counted = [names[record["category_id"] - 1] for record in known.records if not record["iscrowd"]]
+    classes = {name: _summarise_class(scores, column, areas) for name, column in columns.items()}
+    return DetectionMetrics(
+        _summarise_precision(scores.precision, areas),
+        {name: one["AP"] for name, one in classes.items()},
+        _summarise_recall(scores.recall, part, areas),
+        classes,
+        {name: counted.count(name) for name in columns},
+    )
+
+
+def _summarise_precision(precision: Float64, areas: Mapping[str, int]) -> dict[str, float]:
+    summary = {"AP": _mean(precision[:, :, :, areas["all"], _MOST_DETECTIONS])}
+    summary |= {name: _mean(precision[row, :, :, areas["all"], _MOST_DETECTIONS]) for name, row in _THRESHOLDS.items()}
+    return summary | {
         f"AP{area}": _mean(precision[:, :, :, axis, _MOST_DETECTIONS]) for area, axis in areas.items() if area != "all"
     }
-    per_class = {
-        category.name: _mean(precision[:, :, known.ranks[label] - 1, areas["all"], _MOST_DETECTIONS])
-        for label, category in enumerate(dataset.categories, start=1)
+
+
+def _summarise_recall(recall: Float64, part: Scored, areas: Mapping[str, int]) -> dict[str, float]:
+    if part == "keypoint":
+        summary = {"AR": _mean(recall[:, :, areas["all"], _MOST_DETECTIONS])}
+        summary |= {
+            f"AR{name[2:]}": _mean(recall[row, :, areas["all"], _MOST_DETECTIONS]) for name, row in _THRESHOLDS.items()
+        }
+    else:
+        summary = {f"AR@{most}": _mean(recall[:, :, areas["all"], axis]) for axis, most in enumerate(_LIMITS)}
+    return summary | {
+        f"AR{area}": _mean(recall[:, :, axis, _MOST_DETECTIONS]) for area, axis in areas.items() if area != "all"
     }
-    return DetectionMetrics(overall, per_class)
+
+
+def _summarise_class(scores: _Scores, column: int, areas: Mapping[str, int]) -> dict[str, float]:
+    of_class = scores.precision[:, :, column : column + 1]
+    recall = _mean(scores.recall[:, column, areas["all"], _MOST_DETECTIONS])
+    return {**_summarise_precision(of_class, areas), "AR": recall}
 
 
 def _found_records(results: ScoredResults, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
@@ -135,8 +181,8 @@ def _list_shapes(results: ScoredResults) -> list[dict[str, Any]]:
     return shapes
 
 
-def _evaluate(part: Scored, truth: GroundTruth, found: list[dict[str, Any]]) -> Float64:
-    """Returns the evaluator's precision array (thresholds, recall points, classes, areas, limits), -1 without ground truth."""
+def _evaluate(part: Scored, truth: GroundTruth, found: list[dict[str, Any]]) -> _Scores:
+    """Returns the evaluator's arrays, -1 without ground truth."""
     try:
         from faster_coco_eval import COCO, COCOeval_faster
     except ImportError as failure:
@@ -153,8 +199,7 @@ def _evaluate(part: Scored, truth: GroundTruth, found: list[dict[str, Any]]) -> 
     evaluator.params.catIds = categories  # for keypoints it leaves out those without annotations
     evaluator.evaluate()
     evaluator.accumulate()
-    precision: Float64 = np.asarray(evaluator.eval["precision"], np.float64)
-    return precision
+    return _Scores(*(np.asarray(evaluator.eval[name], np.float64) for name in ("precision", "recall")))
 
 
 def _frame_images(entries: Sequence[RoidbEntry]) -> list[dict[str, int]]:

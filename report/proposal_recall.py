@@ -7,6 +7,7 @@ threshold is the share of ground truth whose pair overlaps at least that much; a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,26 +29,53 @@ NO_GROUND_TRUTH = -1.0
 _THRESHOLDS = np.arange(0.5, 0.95 + 1e-5, 0.05)
 
 
-def measure_recall(results: ProposalResults, *, class_specific: bool = False) -> dict[str, float]:
-    """Returns AR@100, ARs@100, ARm@100, ARl@100 and the same @1000, -1 where a range has no ground truth.
+@dataclass(frozen=True, slots=True)
+class RecallMetrics:
+    """Is the average recall of proposals by AR@100, ARs@100, .., -1 where a range has no ground truth.
 
-    Proposals go through the loader's rules first (clipped, without duplicates and slivers). `class_specific` gives each
-    category the same weight: the mean, over the categories that have ground truth in the range, of their average recalls.
+    `overall` is class-agnostic. `per_class` is that of each class's own objects, by contiguous class; `class_mean` is the mean over the
+    classes that have any in the range.
+    """
+
+    overall: Mapping[str, float]
+    class_mean: Mapping[str, float]
+    per_class: Mapping[int, Mapping[str, float]]
+
+
+def measure_recalls(results: ProposalResults, *, limits: Sequence[int] = LIMITS) -> RecallMetrics:
+    """Measures average recall for each limit of proposals a picture and each range of areas: class-agnostic and class by class.
+
+    Proposals go through the loader's rules first (clipped, without duplicates and slivers).
     Detectron's own class-specific numbers are off: it lists a picture's overlaps best first but its classes in box order (taken by position
     among the boxes left after crowds and areas), so that overlaps are credited to wrong classes. Here each stays with its box.
     """
-    covered: dict[str, list[tuple[Float64, Int64]]] = {key: [] for key in recall_keys()}
+    covered: dict[str, list[tuple[Float64, Int64]]] = {key: [] for key in recall_keys(limits)}
     for entry, found in zip(results.entries, results.proposals, strict=True):
-        ious = box_ious(select_proposals(found.boxes, entry, limit=0)[: max(LIMITS)], entry.boxes)
-        for limit in LIMITS:
+        ious = box_ious(select_proposals(found.boxes, entry, limit=0)[: max(limits)], entry.boxes)
+        for limit in limits:
             for suffix, bounds in AREAS.items():
                 covered[f"AR{suffix}@{limit}"].append(_cover(entry, ious[:limit], bounds))
-    return {key: _summarise(pairs, class_specific=class_specific) for key, pairs in covered.items()}
+    joined = {key: _join(pairs) for key, pairs in covered.items()}
+    present = sorted({label for _, classes in joined.values() for label in classes.tolist()})
+    return RecallMetrics(
+        {key: average_recall(overlaps) for key, (overlaps, _) in joined.items()},
+        {key: mean_class_recall(*pair) for key, pair in joined.items()},
+        {
+            label: {key: average_recall(overlaps[classes == label]) for key, (overlaps, classes) in joined.items()}
+            for label in present
+        },
+    )
 
 
-def recall_keys() -> tuple[str, ...]:
+def measure_recall(results: ProposalResults, *, class_specific: bool = False) -> dict[str, float]:
+    """Returns Detectron's eight recalls, AR@100 to ARl@1000: class-agnostic, or with each category of the same weight."""
+    recalls = measure_recalls(results)
+    return dict(recalls.class_mean if class_specific else recalls.overall)
+
+
+def recall_keys(limits: Sequence[int] = LIMITS) -> tuple[str, ...]:
     """Returns the metric names in the order of Detectron's copy-paste line."""
-    return tuple(f"AR{suffix}@{limit}" for limit in LIMITS for suffix in AREAS)
+    return tuple(f"AR{suffix}@{limit}" for limit in limits for suffix in AREAS)
 
 
 def average_recall(overlaps: Float64) -> float:
@@ -91,7 +119,8 @@ def _cover(entry: RoidbEntry, ious: Float32, bounds: tuple[float, float]) -> tup
     return pair_greedily(ious[:, kept]), entry.classes[kept].astype(np.int64)
 
 
-def _summarise(covered: Sequence[tuple[Float64, Int64]], *, class_specific: bool) -> float:
+def _join(covered: Sequence[tuple[Float64, Int64]]) -> tuple[Float64, Int64]:
+    """Returns the overlaps and the classes of all objects of all pictures."""
     overlaps = np.concatenate([np.zeros(0), *(overlap for overlap, _ in covered)])
     classes = np.concatenate([np.zeros(0, np.int64), *(kinds for _, kinds in covered)])
-    return mean_class_recall(overlaps, classes) if class_specific else average_recall(overlaps)
+    return overlaps, classes

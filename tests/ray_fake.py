@@ -39,7 +39,7 @@ class _Lane(threading.Thread):
         while True:
             self.waiting.acquire()
             future, call = self.calls.popleft()
-            if not future.set_running_or_notify_cancel():
+            if future.done():  # the actor was killed before its turn
                 continue
             try:
                 answer = call()

@@ -160,6 +160,17 @@ class _KilledByImage(_Wrapped):
             _kill_self()
 
 
+class _ActorKilledOnce(_Wrapped):
+    """Kills the process that started this one, which on a cluster is its actor."""
+
+    def harm(self, ids: tuple[int, ...]) -> None:
+        marker = self._model.with_name("actor-killed-once")
+        if 22 in ids and not marker.exists():
+            marker.touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+
+
 class _FailsOnImage(_Wrapped):
     def harm(self, ids: tuple[int, ...]) -> None:
         if 22 in ids:
@@ -175,7 +186,8 @@ class _Gated(_Wrapped):
     """Waits once the first shard is written, until the gate is opened: what a test does meanwhile does not depend on speed."""
 
     def harm(self, ids: tuple[int, ...]) -> None:
-        out = Path(os.environ["ROILINE_TEST_GATE"])
+        named = os.environ.get("ROILINE_TEST_GATE")  # a worker on a cluster has not the environment of the test
+        out = Path(named or self._model.with_name("gated-out").read_text())
         limit = time.monotonic() + 60
         while any(out.glob("shards/*.shard")) and not (out / GATE).exists() and time.monotonic() < limit:
             time.sleep(0.01)
@@ -184,6 +196,10 @@ class _Gated(_Wrapped):
 
 def open_killed_once(model: Path, *args: Any, **options: Any) -> Any:
     return _KilledOnce(open_predictor(model, *args, **options), model)
+
+
+def open_actor_killed_once(model: Path, *args: Any, **options: Any) -> Any:
+    return _ActorKilledOnce(open_predictor(model, *args, **options), model)
 
 
 def open_killed_by_image(model: Path, *args: Any, **options: Any) -> Any:
@@ -322,6 +338,9 @@ class _OnGpu(_Wrapped):
     @property
     def description(self) -> Mapping[str, str]:
         return {**self._inner.description, **self.found}
+
+    def harm(self, ids: tuple[int, ...]) -> None:
+        pass
 
 
 def open_on_gpu(model: Path, task: Any, device: Device, **options: Any) -> Any:

@@ -71,7 +71,10 @@ def test_lines_of_output_are_looked_for_in_order():
 
 
 def _options(command: click.Command) -> set[str]:
-    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help", "-h"}
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {
+        "--help",
+        "-h",
+    }
 
 
 def _all_commands() -> dict[tuple[str, ...], click.Command]:
@@ -103,7 +106,11 @@ def test_commands_and_their_options_exist(page):
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_options_in_prose_exist(page):
     known = {option for command in _all_commands().values() for option in _options(command)}
-    foreign = {"--shm-size", "--gpus", "--json", "--backend", "--count"} if page.name in ("gpu.md", "fuzzing.md", "scaling.md") else set()
+    foreign = (
+        {"--shm-size", "--gpus", "--json", "--backend", "--count"}
+        if page.name in ("gpu.md", "fuzzing.md", "scaling.md")
+        else set()
+    )
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z0-9-]+)", " ".join(re.findall(r"`([^`]+)`", read_prose(page)))))
     scripts = {"--shm-size", "--version"}
     assert named <= known | foreign | scripts, sorted(named - known)
@@ -114,7 +121,9 @@ def test_every_command_is_described_somewhere():
     assert {name for name, *_ in _all_commands()} <= named
 
 
-@pytest.mark.parametrize("page", [*pages(), ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [*pages(), ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.stem
+)
 def test_links_lead_somewhere(page):
     text = read_prose(page)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -143,7 +152,9 @@ def test_the_demo_of_the_readme_is_what_make_demo_runs(monkeypatch, capsys):
     demo = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(demo)
     ran: list[str] = []
-    monkeypatch.setattr(demo, "run_command", lambda _roiline, *arguments: ran.append(" ".join(["$ roiline", *arguments])))
+    monkeypatch.setattr(
+        demo, "run_command", lambda _roiline, *arguments: ran.append(" ".join(["$ roiline", *arguments]))
+    )
     monkeypatch.setattr(demo, "describe_outcome", lambda out: "")
     monkeypatch.setattr(sys, "argv", ["demo.py"])
     monkeypatch.chdir(ROOT)
@@ -157,29 +168,32 @@ def test_the_demo_of_the_readme_is_what_make_demo_runs(monkeypatch, capsys):
 
 @cache
 def _said_by_the_code() -> str:
-    """Returns every text of the code, one a line; what is filled in at run time is `..`."""
+    """Returns every text of the code but its docstrings, one a line; what is filled in at run time is `..`."""
     texts: list[str] = []
     for room in ROOMS:
         for file in sorted((ROOT / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            for node in ast.walk(tree):
                 if isinstance(node, ast.JoinedStr):
                     texts.append("".join(one.value if isinstance(one, ast.Constant) else ".." for one in node.values))
-                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
                     texts.append(node.value)
     return "\n".join(re.sub(r"\s+", " ", text) for text in texts)
 
 
 def test_messages_that_the_troubleshooting_page_quotes_are_said():
     said = _said_by_the_code()
-    quoted = re.findall(r"“([^”]+)”", read_prose(DOCS / "troubleshooting.md"))
+    quoted = re.findall(r"“([^”]+)”", read_prose(DOCS / "troubleshooting.md"))[1:]
     assert len(quoted) > 30
     missing = [text for text in quoted if not _is_said(text, said)]
     assert not missing
 
 
 def _is_said(text: str, said: str) -> bool:
+    """Says whether one text of the code has the parts of a quotation, in their order, with anything where the quotation has `..`."""
     parts = [part.strip() for part in re.sub(r"\s+", " ", text).split("..")]
-    return all(part in said for part in parts) and max(map(len, parts)) >= 10
+    return max(map(len, parts)) >= 10 and re.search(".*".join(map(re.escape, parts)), said) is not None
 
 
 def test_a_message_that_nothing_says_is_noticed():
@@ -190,8 +204,6 @@ def test_a_message_that_nothing_says_is_noticed():
 def test_pages_name_no_place_of_one_machine():
     for page in pages():
         assert not re.search(r"/(?:tmp|home|root|work)/", page.read_text(encoding="utf-8")), page
-
-
 
 
 def test_every_number_of_a_benchmark_report_is_explained():

@@ -103,8 +103,8 @@ def normalise_response(x: Float32, *, size: int, alpha: float, beta: float, bias
     """Returns x * (bias + alpha / size * the sum of squares of `size` channels around)^-beta."""
     half = size // 2
     squares = np.pad(x.astype(np.float64) ** 2, ((0, 0), (half, half), (0, 0), (0, 0)))
-    around = sum(squares[:, shift : shift + x.shape[1]] for shift in range(size))
-    return (x * (bias + alpha / size * around) ** -beta).astype(np.float32)
+    around = np.sum([squares[:, shift : shift + x.shape[1]] for shift in range(size)], axis=0)
+    return np.asarray(x * (bias + alpha / size * around) ** -beta, np.float32)
 
 
 def enlarge_nearest(x: Float32) -> Float32:
@@ -125,8 +125,7 @@ def enlarge_bilinear(x: Float32, factor: int) -> Float32:
         np.add.at(weights, (index, np.clip(low + 1, 0, cells - 1)), part)
         return weights.astype(np.float32)
 
-    result: Float32 = samples(x.shape[2]) @ x @ samples(x.shape[3]).T
-    return result
+    return np.asarray(samples(x.shape[2]) @ x @ samples(x.shape[3]).T, np.float32)
 
 
 def connect(x: Float32, weight: Float32, bias: Float32) -> Float32:
@@ -138,10 +137,10 @@ def connect(x: Float32, weight: Float32, bias: Float32) -> Float32:
 def sigmoid(x: Float32) -> Float32:
     """Returns 1 / (1 + e^-x)."""
     with np.errstate(over="ignore"):
-        return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32)
+        return np.asarray(1 / (1 + np.exp(-x.astype(np.float64))), np.float32)
 
 
 def softmax(x: Float32, axis: int) -> Float32:
     """Returns e^x over its sum along an axis."""
     powers = np.exp(x.astype(np.float64) - x.max(axis=axis, keepdims=True, initial=-np.inf))
-    return (powers / powers.sum(axis=axis, keepdims=True)).astype(np.float32)
+    return np.asarray(powers / powers.sum(axis=axis, keepdims=True), np.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from roiline.checks.verify.arithmetic import enlarge_nearest, normalise_response, rectify
 from roiline.checks.verify.computation import Computation
 from roiline.checks.verify.plan import Chain, LastStage, PyramidPlan, Residual
@@ -10,7 +12,9 @@ from roiline.core.structures import Float32
 _TOP = 5
 
 
-def compute_features(c: Computation, body: Residual | Chain, pyramid: PyramidPlan | None, data: Float32) -> dict[int, Float32]:
+def compute_features(
+    c: Computation, body: Residual | Chain, pyramid: PyramidPlan | None, data: Float32
+) -> dict[int, Float32]:
     """Returns the feature maps (N, C, h, w) by level; a body alone gives its last one."""
     if isinstance(body, Chain):
         return {body.level: _compute_chain(c, body, data)}
@@ -56,7 +60,7 @@ def _compute_pyramid(
         name = f"fpn_inner_{names[level]}"
         lateral = c.conv(stages[level], f"{name}_lateral", norm=plan.norm)
         merged = lateral + c.show(f"{name}_topdown", enlarge_nearest(inner))
-        inner = inners[level] = c.show(name, merged / 2 if plan.averaged else merged)
+        inner = inners[level] = c.show(name, merged * np.float32(0.5) if plan.averaged else merged)
     levels = {
         level: c.conv(inners[level], f"fpn_{names[level]}", pad=1, norm=plan.norm)
         for level in range(plan.low, min(plan.high, _TOP) + 1)

@@ -1,4 +1,4 @@
-"""Named layers of the reference network: parameters are found by Caffe2's names, and every named result is shown to an observer."""
+"""Named layers of the reference network: parameters are found by Caffe2's names; they and all named results are shown to an observer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roiline.core.errors import WeightError
 from roiline.core.structures import Float32
 
 Observer: TypeAlias = Callable[[str, str, Float32], None]
-"""Takes the stage, the name and the values of a result."""
+"""Takes the stage, the name and the values of a result or a parameter."""
 
 
 def ignore(stage: str, name: str, values: Float32) -> None:
@@ -37,11 +37,14 @@ class Computation:
     stage: str = field(default="input")
 
     def weight(self, name: str) -> Float32:
-        """Returns a parameter.
+        """Returns a parameter, and shows it to the observer.
 
         Raises:
             WeightError: the checkpoint has none of this name.
         """
+        return self.show(name, self._stored(name))
+
+    def _stored(self, name: str) -> Float32:
         found = self.find(name)
         if found is None:
             raise WeightError(f"the checkpoint has no parameter {name}, which the network of this configuration needs")
@@ -72,22 +75,34 @@ class Computation:
         """
         source = weights_of or layer
         bias = self.weight(f"{source}_b") if norm is None or biased else None
-        y = convolve(
-            x, self.weight(f"{source}_w"), bias, stride=stride, pad=pad, dilation=dilation, groups=groups
-        )
+        y = convolve(x, self.weight(f"{source}_w"), bias, stride=stride, pad=pad, dilation=dilation, groups=groups)
         return self._finish(y, layer, source, norm, relu=relu)
 
     def unit(
-        self, x: Float32, layer: str, norm: Norm | None, *, relu: bool, affine: str | None = None, **shape: int
+        self,
+        x: Float32,
+        layer: str,
+        norm: Norm | None,
+        *,
+        relu: bool,
+        affine: str | None = None,
+        stride: int = 1,
+        pad: int = 0,
+        dilation: int = 1,
+        groups: int = 1,
     ) -> Float32:
         """Computes a convolution of a residual body: no bias, then an affine channel (in place, it has the layer's name) or a norm."""
-        y = convolve(x, self.weight(f"{layer}_w"), **shape)
+        weight = self._stored(f"{layer}_w")
+        y = convolve(x, weight, stride=stride, pad=pad, dilation=dilation, groups=groups)
         if norm is not None:
+            self.show(f"{layer}_w", weight)
             self.show(layer, y)
             y = self._normalise(y, layer, norm)
             return self.show(f"{layer}_gn", rectify(y)) if relu else y
         name = affine or f"{layer}_bn"
-        y = scale_channels(y, self.weight(f"{name}_s"), self.weight(f"{name}_b"))
+        scale = self._stored(f"{name}_s")
+        self.show(f"{layer}_w", weight * scale[:, None, None, None])  # as a model holds it that has no affine channels
+        y = scale_channels(y, scale, self.weight(f"{name}_b"))
         return self.show(layer, rectify(y)) if relu else y
 
     def _finish(self, y: Float32, layer: str, source: str, norm: Norm | None, *, relu: bool) -> Float32:
@@ -100,9 +115,7 @@ class Computation:
         scale, shift = self.weight(f"{layer}_gn_s"), self.weight(f"{layer}_gn_b")
         return normalise_groups(y, scale, shift, groups=norm.count(y.shape[1]), epsilon=norm.epsilon)
 
-    def deconv(
-        self, x: Float32, layer: str, *, stride: int = 2, pad: int | None = None, relu: bool = False
-    ) -> Float32:
+    def deconv(self, x: Float32, layer: str, *, stride: int = 2, pad: int | None = None, relu: bool = False) -> Float32:
         """Computes a transposed convolution that doubles (or, with `pad`, enlarges `stride` times)."""
         weight = self.weight(f"{layer}_w")
         edge = max(weight.shape[2] // 2 - 1, 0) if pad is None else pad
@@ -139,6 +152,7 @@ class Computation:
             y = self.unit(y, f"{branch}c", norm, relu=False)
         if self.find(f"{block}_branch1_w") is not None:
             x = self.unit(x, f"{block}_branch1", body.shortcut, relu=False, stride=stride)
+            self.show(f"{block}_branch1_{'bn' if body.shortcut is None else 'gn'}", x)
         ending = f"{branch}{'b' if body.basic else 'c'}_{'bn' if norm is None else 'gn'}"
         return self.show(f"{block}_sum" if last else ending, rectify(y + x))
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+
 from roiline.core.errors import ModelError
 from roiline.core.spec import ModelSpec
 from roiline.engines.model_file import read_spec
@@ -28,6 +30,7 @@ class ExportedModel:
         except Exception as error:  # protobuf's DecodeError has no stable home
             raise ModelError(f"{path}: this is not a whole ONNX file ({error})") from error
         self._makers = {name: tuple(node.input) for node in graph.node for name in node.output}
+        self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._named = [name for node in graph.node for name in node.output if not name.startswith(node.name)]
 
     def seam(self, name: str) -> tuple[str, ...]:
@@ -44,9 +47,12 @@ class ExportedModel:
             )
         return tuple(found)
 
-    def has(self, name: str) -> bool:
-        """Whether the graph makes a tensor of this name."""
-        return name in self._makers
+    def weight(self, name: str) -> Tensor | None:
+        """Returns a parameter that the graph holds, None where it holds none of this name."""
+        from onnx import numpy_helper
+
+        found = self._weights.get(name)
+        return None if found is None else np.asarray(numpy_helper.to_array(found))
 
     def names_between(self, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
         """Returns the named results that `outputs` need, `inputs` being given, in the order of computation."""

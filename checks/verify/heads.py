@@ -15,6 +15,7 @@ from roiline.core.spec import Conventions
 from roiline.core.structures import Float32, Int64
 from roiline.ops.box_coding import decode_boxes
 from roiline.ops.multilevel_roi_align import MULTILEVEL_ROI_ALIGN
+from roiline.ops.nodes import Attribute
 from roiline.ops.ps_roi_pool import MULTILEVEL_PS_ROI_POOL
 from roiline.ops.roi_pool import MULTILEVEL_ROI_POOL
 
@@ -32,7 +33,7 @@ class RawRows(NamedTuple):
 def pool_features(plan: Pooling, features: Features, rois: Float32, conventions: Conventions) -> Float32:
     """Returns what RoIs (T, 5) take from the maps of their levels."""
     maps = [features[level] for level in range(plan.low, plan.high + 1)]
-    levels = {
+    levels: dict[str, Attribute] = {
         "spatial_scales": plan.scales,
         "min_level": plan.low,
         "canonical_level": plan.canonical_level,
@@ -41,7 +42,7 @@ def pool_features(plan: Pooling, features: Features, rois: Float32, conventions:
     }
     if plan.method == "votes":
         return MULTILEVEL_PS_ROI_POOL.run(rois, *maps, grid=plan.resolution, **levels)[0]
-    epsilon = {"level_epsilon": conventions.epsilon}
+    epsilon: dict[str, Attribute] = {"level_epsilon": conventions.epsilon}
     if plan.method == "max":
         return MULTILEVEL_ROI_POOL.run(rois, *maps, resolution=plan.resolution, **levels, **epsilon)[0]
     return MULTILEVEL_ROI_ALIGN.run(
@@ -84,7 +85,12 @@ def _pool_rois(
 
 
 def _compute_outputs(
-    c: Computation, plan: BoxPlan, trunk: Perceptron | LastStage | None, pooled: Float32, here: str = "", source: str = ""
+    c: Computation,
+    plan: BoxPlan,
+    trunk: Perceptron | LastStage | None,
+    pooled: Float32,
+    here: str = "",
+    source: str = "",
 ) -> tuple[Float32, Float32]:
     """Returns probabilities and deltas; blobs are called by `here`, weights by `source`."""
     x = compute_trunk(c, trunk, pooled, here, source)
@@ -113,7 +119,7 @@ def compute_trunk(
 def _show_probabilities(c: Computation, plan: BoxPlan, scores: Float32, here: str = "") -> Float32:
     values = sigmoid(scores) if plan.outputs == "sigmoid" else softmax(scores, 1)
     if plan.outputs == "mixed":
-        values = (values + sigmoid(scores)) / 2
+        values = (values + sigmoid(scores)) * np.float32(0.5)
     return c.show(f"cls_prob{here}", values)
 
 
@@ -131,7 +137,10 @@ def _compute_votes(
         raise ValueError("a head without position-sensitive maps has no votes")
     several = pooling.high > pooling.low
     levels = range(pooling.low, pooling.high + 1)
-    seen = {level: c.conv(features[level], "conv_dim_reduce", relu=True) if plan.reduced else features[level] for level in levels}
+    seen = {
+        level: c.conv(features[level], "conv_dim_reduce", relu=True) if plan.reduced else features[level]
+        for level in levels
+    }
     said = []
     for layer, name in zip(("conv_cls", "conv_bbox_pred"), names, strict=True):
         maps = {level: c.conv(seen[level], f"{layer}_fpn{level}" if several else layer) for level in levels}
@@ -147,10 +156,12 @@ def _compute_fused(
     votes = _compute_votes(c, plan, features, rois, conventions, ("psroi_cls_score", "psroi_bbox_pred"))
     if plan.join == "concat":
         x = np.concatenate([x.reshape(len(x), -1), *votes], axis=1)
-    said = [c.dense(x, name) for name in ("cls_score", "bbox_pred")]
+    names = ("cls_score", "bbox_pred")
+    said = [c.dense(x, name) for name in names]
     if plan.join != "concat":
         part = np.float32(0.5 if plan.join == "mean" else 1)
-        said = [c.show(f"fused_{name}", (one + other) * part) for name, one, other in zip(("cls_score", "bbox_pred"), said, votes, strict=True)]
+        rows = zip(names, said, votes, strict=True)
+        said = [c.show(f"fused_{name}", (one + other) * part) for name, one, other in rows]
     return RawRows(rois, _show_probabilities(c, plan, said[0]), said[1])
 
 
@@ -182,7 +193,7 @@ def _compute_cascade(
             _compute_outputs(c, plan, plan.later, pooled, f"_{stage}_{last}", "" if stage == 1 else f"_{stage}")[0]
             for stage in range(1, last)
         ]
-    total = np.sum(said, axis=0, dtype=np.float32)
+    total: Float32 = np.sum(np.stack(said), axis=0, dtype=np.float32)
     return RawRows(rois, c.show("cls_prob_mean", total / np.float32(last)), deltas)
 
 
@@ -216,7 +227,7 @@ def compute_masks(
     x = c.dense(x, name) if plan.dense else c.conv(x, name)
     if plan.enlarged > 1:
         x = c.deconv(x, f"{name}_up", stride=plan.enlarged, pad=plan.enlarged // 2)
-    every = sigmoid(x).reshape(len(rois), -1, plan.size, plan.size)
+    every = c.show("mask_fcn_probs", sigmoid(x)).reshape(len(rois), -1, plan.size, plan.size)
     columns = np.zeros(len(rois), np.int64) if plan.agnostic else classes
     return c.show("masks", every[np.arange(len(rois)), columns])
 

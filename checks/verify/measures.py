@@ -16,6 +16,7 @@ from roiline.core.structures import Bool, Float32, Int64
 SAME_BOX = 0.99
 """The overlap from which two boxes are one box."""
 _ROWS_TOGETHER = 256
+_SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,10 @@ TOLERANCES: Mapping[Precision, Tolerances] = {
     "int8": Tolerances(tensor=4e-1, input=1e-3, score=2e-1, unmatched=0.2, whole=0.4, maps=0.6),
 }
 """By the precision of the model's layers; beyond fp32 they say "no worse than such a model is", not "the same"."""
+
+
+WEIGHT_TOLERANCE = 1e-6
+"""Parameters of an fp32 model are those of the checkpoint, affine channels folded in: as a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def measure_tensor(
         difference = np.abs(expected.astype(np.float64).reshape(-1) - got.astype(np.float64).reshape(-1))
         absolute = float(difference.max(initial=0.0))
         largest = float(np.abs(expected).max(initial=0.0))
-        error = absolute / max(largest, np.finfo(np.float32).tiny) if absolute else 0.0
+        error = absolute / max(largest, _SMALLEST) if absolute else 0.0
         note = "" if np.isfinite(got).all() else "it has values that are no numbers"
         return Measure(stage, name, picture, expected.shape, absolute, np.inf if note else error, tolerance, note)
     note = f"its shape is {got.shape}, expected {expected.shape}"
@@ -130,7 +135,9 @@ def match_boxes(expected: BoxRows, got: BoxRows, score_tolerance: float) -> Int6
     for start in range(0, len(partner), _ROWS_TOGETHER):
         rows = slice(start, start + _ROWS_TOGETHER)
         apart = np.abs(expected.scores[rows, None] - got.scores[None])
-        overlaps = box_ious(expected.boxes[rows], got.boxes, plus_one=1.0)  # a pixel wider: boxes without area overlap too
+        overlaps = box_ious(
+            expected.boxes[rows], got.boxes, plus_one=1.0
+        )  # a pixel wider: boxes without area overlap too
         alike = (overlaps >= SAME_BOX) & (apart <= score_tolerance)
         alike &= expected.classes[rows, None] == got.classes[None]
         for row in range(len(alike)):

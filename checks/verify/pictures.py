@@ -127,7 +127,7 @@ def _bilinear(size: int, samples: int, step: float) -> Float64:
 
 def _sample(plane: Float32, down: Float64, across: Float64) -> Float32:
     rows = np.tensordot(down, plane, axes=(1, 0))
-    return np.einsum("ow,hwc->hoc", across, rows, optimize=True).astype(np.float32)
+    return np.asarray(np.einsum("ow,hwc->hoc", across, rows, optimize=True), np.float32)
 
 
 def _triangle(size: int, samples: int) -> Float64:

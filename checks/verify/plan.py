@@ -220,7 +220,7 @@ class DensePlan:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlan:
-    """Is the whole network; what is None is not there. `hidden` are the hidden layers of a classifier of whole pictures (None: it is none)."""
+    """Is the whole network; None is what it has not. `hidden` are the hidden layers of a classifier of pictures."""
 
     images: ImageRules
     conventions: Conventions

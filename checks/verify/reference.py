@@ -68,9 +68,7 @@ class Reference:
         if plan.boxes is None:
             raise ValueError("this network has no box head")
         extent = picture.im_info[0, :2]
-        return compute_boxes(
-            self._compute("box head", observe), plan.boxes, features, rois, extent, plan.conventions
-        )
+        return compute_boxes(self._compute("box head", observe), plan.boxes, features, rois, extent, plan.conventions)
 
     def detections(self, raw: RawRows, picture: NetworkInput) -> DetectionRows:
         """Returns the detections of what the box head says."""

@@ -15,7 +15,15 @@ import numpy as np
 from roiline.checks.verify.computation import Observer
 from roiline.checks.verify.exported import ExportedModel, SlicedTensors
 from roiline.checks.verify.heads import RawRows
-from roiline.checks.verify.measures import BoxRows, Measure, Tolerances, match_boxes, measure_boxes, measure_tensor
+from roiline.checks.verify.measures import (
+    WEIGHT_TOLERANCE,
+    BoxRows,
+    Measure,
+    Tolerances,
+    match_boxes,
+    measure_boxes,
+    measure_tensor,
+)
 from roiline.checks.verify.pictures import NetworkInput, prepare_input
 from roiline.checks.verify.reference import DetectionRows, Reference
 from roiline.core.errors import ModelError
@@ -23,8 +31,12 @@ from roiline.core.structures import Float32, UInt8
 from roiline.engines.protocol import Tensor
 from roiline.infer.preparation import PreparedPicture, prepare_picture
 
-_INNER = re.compile(r"branch|lateral|topdown|fpn_inner|conv_rpn|_conv_n\d|probs|fcn\d|^fc\d|head_conv|deconv|_relu$|^conv5_mask")
+_INNER = re.compile(
+    r"branch|lateral|topdown|fpn_inner|conv_rpn|_conv_n\d|probs|fcn\d|^fc\d|head_conv|deconv|_relu$|^conv5_mask"
+)
 """Tensors inside a stage, which are only compared layer by layer."""
+_AS_SETS = re.compile(r"^(rpn_(boxes|scores|count|roi_probs)|proposal_|candidate_)")
+"""Rows of boxes, which are compared as sets."""
 _GIVEN_PROPOSALS = 64
 _TOGETHER, _TOGETHER_BY_LAYER = 64, 12
 """How many tensors of the model lie in memory at once: they are few where only the ends of stages are compared."""
@@ -43,16 +55,21 @@ class Answers:
 
 @dataclass(slots=True)
 class PictureCheck:
-    """Compares the parts on one picture; `feeds` grows by what the reference has made, `measures` by what was found."""
+    """Compares the parts on one picture; `feeds` grows by what the reference has made, `measures` by what was found.
+
+    `weights_too`: the parameters that the graph holds are compared as well, so that one is seen whose input is zero on the picture.
+    """
 
     reference: Reference
     model: ExportedModel
     tolerances: Tolerances
     number: int
     by_layer: bool
+    weights_too: bool
     measures: list[Measure] = field(default_factory=list)
     feeds: dict[str, Tensor] = field(default_factory=dict)
     not_compared: set[str] = field(default_factory=set)
+    _weights_seen: set[str] = field(default_factory=set)
 
     def run(self, picture: UInt8) -> Answers:
         """Compares everything on a BGR picture; returns what the reference answers."""
@@ -173,7 +190,7 @@ class PictureCheck:
 
     def _observe(self, outputs: Sequence[str], inputs: Sequence[str]) -> Observer:
         """Returns what compares the reference's results with the model's tensors of their names as they are made."""
-        names = self.model.names_between(inputs, outputs)
+        names = [name for name in self.model.names_between(inputs, outputs) if not _AS_SETS.search(name)]
         if not self.by_layer:
             names = [name for name in names if not _INNER.search(name)]
         together = _TOGETHER_BY_LAYER if self.by_layer else _TOGETHER
@@ -185,8 +202,16 @@ class PictureCheck:
             if got is not None:
                 self.not_compared.discard(name)
                 self._note(measure_tensor(stage, name, self.number, values, got, self.tolerances.tensor))
+            elif self.weights_too and name not in self._weights_seen:
+                self._compare_weight(stage, name, values)
 
         return compare
+
+    def _compare_weight(self, stage: str, name: str, values: Float32) -> None:
+        got = self.model.weight(name)
+        if got is not None:
+            self._weights_seen.add(name)
+            self._note(measure_tensor(stage, name, self.number, values, got, WEIGHT_TOLERANCE))
 
     def _fetcher(self, inputs: Sequence[str]) -> Callable[[Sequence[str]], Mapping[str, Tensor]]:
         return lambda names: self.model.run(names, inputs, self.feeds)
@@ -209,9 +234,7 @@ def feed_of_picture(prepared: PreparedPicture, picture: UInt8) -> dict[str, Tens
     }
 
 
-def compare_answers(
-    stage: str, number: int, expected: Answers, got: Answers, tolerances: Tolerances
-) -> list[Measure]:
+def compare_answers(stage: str, number: int, expected: Answers, got: Answers, tolerances: Tolerances) -> list[Measure]:
     """Compares what two programs say of a whole picture, box by box; maps are compared where their boxes are one."""
     measures = []
     limits = {"score": tolerances.score, "unmatched": tolerances.whole}

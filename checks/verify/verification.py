@@ -19,7 +19,7 @@ from roiline.checks.verify.measures import (
 from roiline.checks.verify.pictures import GENERATED_SIZES, generate_picture
 from roiline.checks.verify.plan import NetworkPlan, ReferenceSource
 from roiline.checks.verify.reference import Reference
-from roiline.checks.verify.staging import PictureCheck, compare_answers, read_answers, Answers
+from roiline.checks.verify.staging import Answers, PictureCheck, compare_answers, read_answers
 from roiline.core.errors import UsageError
 from roiline.core.records import plain_from_record
 from roiline.core.spec import ModelSpec
@@ -38,6 +38,15 @@ class Picture:
     name: str
     pixels: UInt8
     path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEngine:
+    """Is an engine to compare with ONNX Runtime: the file that it runs, its name, and the device."""
+
+    path: Path
+    engine: str
+    device: Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +86,9 @@ def verify_model(
     pictures: Sequence[Picture],
     *,
     by_layer: bool = False,
-    engines: Sequence[tuple[Path, str]] = (),
-    device: Device | None = None,
+    others: Sequence[OtherEngine] = (),
 ) -> Verification:
-    """Compares an exported model with its checkpoint, and other engines (file, engine name) with ONNX Runtime.
+    """Compares an exported model with its checkpoint, stage by stage on the CPU, and other engines with ONNX Runtime.
 
     Raises:
         ModelError: the file is no model of ours, or another kind of network than the checkpoint's.
@@ -92,7 +100,7 @@ def verify_model(
         raise UsageError(
             f"{model}: a built engine has no tensors to look at; verify the ONNX file that it was built from, with --built {model}"
         )
-    place = device or Device()
+    place = Device()
     reference = Reference(source)
     with ExportedModel(model, place) as exported:
         spec = exported.spec
@@ -101,7 +109,9 @@ def verify_model(
         missing: set[str] = set()
         answers = []
         for number, picture in enumerate(pictures):
-            check = PictureCheck(reference, exported, tolerances, number, by_layer)
+            check = PictureCheck(
+                reference, exported, tolerances, number, by_layer, weights_too=number == 0 and spec.precision == "fp32"
+            )
             answers.append((check.run(picture.pixels), check.feeds))
             measures += check.measures
             missing |= check.not_compared
@@ -111,8 +121,8 @@ def verify_model(
         given = [_ask(whole, feeds, spec) for _, feeds in answers]
     for number, (expected, _) in enumerate(answers):
         measures += compare_answers("whole model", number, expected, given[number], tolerances)
-    for path, name in engines:
-        found, description = _check_engine(path, name, place, answers, given, tolerances)
+    for other in others:
+        found, description = _check_engine(other, answers, given, tolerances)
         measures += found
         described.append(description)
     notes = (*source.notes, *_explain_sources(spec, source))
@@ -120,12 +130,15 @@ def verify_model(
 
 
 def _check_engine(
-    path: Path, name: str, device: Device, answers: Sequence[tuple[Answers, dict[str, Tensor]]], given: Sequence[Answers], tolerances: Tolerances
+    other: OtherEngine,
+    answers: Sequence[tuple[Answers, Mapping[str, Tensor]]],
+    given: Sequence[Answers],
+    tolerances: Tolerances,
 ) -> tuple[list[Measure], dict[str, str]]:
     """Compares a whole model in another engine with what ONNX Runtime said."""
-    spec = read_spec(path)
-    with _open_whole(path, spec, name, device) as engine:
-        stage = f"engine {engine.description.get('engine', name)}"
+    spec = read_spec(other.path)
+    with _open_whole(other.path, spec, other.engine, other.device) as engine:
+        stage = f"engine {engine.description.get('engine', other.engine)}"
         found = [
             measure
             for number, ((_, feeds), expected) in enumerate(zip(answers, given, strict=True))
@@ -167,5 +180,7 @@ def _explain_sources(spec: ModelSpec, source: ReferenceSource) -> tuple[str, ...
         notes.append("the tracking head was not compared: it runs on two pictures")
     options = spec.test
     if any(getattr(options, name) is not None for name in options.__slots__):
-        notes.append("soft-NMS, voting or augmentation are done by the host in a run; the network was compared without them")
+        notes.append(
+            "soft-NMS, voting or augmentation are done by the host in a run; the network was compared without them"
+        )
     return tuple(notes)

@@ -193,7 +193,8 @@ class _Lowering:
 
     def _is_narrow_deconvolution(self, node: onnx.NodeProto) -> bool:
         """Says whether a node is a transposed convolution in bf16, which TensorRT has none of."""
-        return node.op_type == "ConvTranspose" and self._stored.get(node.input[1]) == onnx.TensorProto.BFLOAT16
+        weights = node.input[1] if node.op_type == "ConvTranspose" else ""
+        return bool(self._stored.get(weights) == onnx.TensorProto.BFLOAT16)
 
     def _half_features(self, operator: Operator, node: onnx.NodeProto) -> tuple[list[str], bool]:
         """Returns the inputs of a node, and whether its features are half ones that the portable graph casts first, and kernels need not.

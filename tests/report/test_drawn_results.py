@@ -88,7 +88,7 @@ def test_a_sheet_keeps_its_cells_apart() -> None:
 
 def test_a_picture_called_like_a_sheet_gets_another_name(tmp_path: Path, dataset: Dataset) -> None:
     path = dataset.entries[0].path.rename(dataset.root / "contact_sheet.png")
-    entries = tuple(replace(dataset.entries[0], path=path, image_id=number) for number in range(49))
+    entries = tuple(replace(dataset.entries[0], path=path, image_id=4 + number) for number in range(49))
     named = replace(dataset, entries=entries, total=49)
     file = write(tmp_path, [{**record(4), "category_id": 30}])
     drawing = draw_results(file, named, tmp_path / "drawn", DrawingRequest(sheet=True))

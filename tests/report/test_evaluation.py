@@ -15,7 +15,7 @@ from roiline.core.rle import encode_mask
 from roiline.infer.datasets import load_dataset
 from roiline.infer.roidb import Dataset
 from roiline.infer.run import run_dataset
-from roiline.report.evaluation import FORMAT_VERSION, evaluate
+from roiline.report.evaluation import FORMAT_VERSION, EvaluationOptions, evaluate
 
 RECORDS = [{"image_id": 4, "category_id": 30, "bbox": [10, 10, 20, 20], "score": 0.5}]
 PROPOSALS = {
@@ -40,7 +40,7 @@ def test_a_folder_is_scored_whole_and_gets_the_metrics(out: Path, dataset: Datas
     assert written == evaluation.metrics
     assert evaluation.file == out / "metrics.json"
     assert written["format_version"] == FORMAT_VERSION
-    assert set(written["pets"]) == {"box", "per_class", "box_proposal"}
+    assert set(written["pets"]) == {"box", "per_class", "recall", "box_proposal"}
     assert written["pets"]["per_class"]["cat"] == pytest.approx(51 / 101)
     assert written["pets"]["box_proposal"]["AR@100"] == pytest.approx(1 / 3)
     assert "pets (3 pictures)" in evaluation.table
@@ -135,10 +135,13 @@ def test_masks_and_keypoints_have_entries_of_their_own(tmp_path: Path, dataset: 
     assert list(metrics) == [
         "box",
         "per_class",
+        "recall",
         "mask",
         "per_class_mask",
+        "recall_mask",
         "keypoint",
         "per_class_keypoint",
+        "recall_keypoint",
     ]
     assert metrics["mask"]["AP"] == pytest.approx(metrics["box"]["AP"]) == pytest.approx(51 / 202)
     assert metrics["per_class_mask"]["cat"] == pytest.approx(51 / 101)
@@ -207,3 +210,94 @@ def test_metrics_replace_nothing_that_is_read(out: Path, dataset: Dataset, victi
     with pytest.raises(UsageError, match="destroy it"):
         evaluate(out, [dataset], out=path)
     assert path.read_bytes() == before
+
+
+def test_every_class_has_a_row_with_its_objects(out: Path, dataset: Dataset) -> None:
+    evaluation = evaluate(out, [dataset], options=EvaluationOptions(per_class=True))
+    rows = [line.split() for line in evaluation.table.splitlines()]
+    assert ["class", "objects", "AP", "AP50", "AP75", "APs", "APm", "APl", "AR"] in rows
+    assert ["cat", "2", "50.5", "50.5", "50.5", "100.0", "0.0", "-", "50.0"] in rows
+    assert ["dog", "1", "0.0", "0.0", "0.0", "0.0", "-", "-", "0.0"] in rows
+    metrics = evaluation.metrics["pets"]
+    assert metrics["classes"]["cat"]["AP"] == metrics["per_class"]["cat"]
+    assert metrics["box_proposal_per_class"]["cat"]["AR@100"] == pytest.approx(1 / 2)
+    assert metrics["box_proposal_per_class"]["dog"]["AR@100"] == 0
+    assert metrics["box_proposal_class_mean"]["AR@100"] == pytest.approx(1 / 4)
+    assert ["mean", "of", "classes", "0.250", "0.500", "0.000", "-", "0.250", "0.500", "0.000", "-"] in rows
+
+
+def test_recall_has_the_limits_that_are_asked_for(out: Path, dataset: Dataset) -> None:
+    found = evaluate(out, [dataset], options=EvaluationOptions(recall_limits=(1, 300))).metrics["pets"]["box_proposal"]
+    assert list(found) == [f"AR{area}@{limit}" for limit in (1, 300) for area in ("", "s", "m", "l")]
+    with pytest.raises(UsageError, match="--recall-limits"):
+        evaluate(out, [dataset], options=EvaluationOptions(recall_limits=(0,)))
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("folder", ["mask", "mask_catshuffled"])
+def test_the_log_form_is_the_originals(folder: str) -> None:
+    root = shared_path("golden/dataset")
+    name = "coco_cc12_catshuffled" if folder == "mask_catshuffled" else "coco_cc12"
+    dataset = load_dataset(root / f"{name}.json", images=root / "images")
+    evaluation = evaluate(root / folder / "detections.pkl", [dataset], options=EvaluationOptions(log_form=True))
+    logged = [line.partition(": ")[2] for line in (root / folder / "log_excerpt.txt").read_text().splitlines()]
+    logged = [line.partition(": ")[2] if line[:4].strip().isdigit() else line for line in logged]
+    start = next(index for index, line in enumerate(logged) if "~~~~ Mean" in line)
+    wanted = [line for line in logged[start:] if line[:4] in ("~~~~", "0.0", "nan", "copy")]
+    ours = [line for line in evaluation.table.splitlines() if line and not line.startswith(" Average")]
+    assert [line for line in ours if "copypaste" not in line] == [line for line in wanted if "copypaste" not in line]
+
+
+@pytest.mark.golden
+def test_the_log_form_of_recalls_is_the_originals() -> None:
+    root = shared_path("golden/dataset")
+    dataset = load_dataset(root / "coco_cc12.json", images=root / "images")
+    table = evaluate(root / "rpn" / "rpn_proposals.pkl", [dataset], options=EvaluationOptions(log_form=True)).table
+    log = (root / "rpn" / "log_excerpt.txt").read_text()
+    assert len(table.splitlines()) == 13
+    assert all(f": {line}\n" in log for line in table.splitlines())
+
+
+def test_two_runs_are_compared_in_numbers_and_pictures(out: Path, tmp_path: Path, dataset: Dataset) -> None:
+    better = [*RECORDS, {"image_id": 9, "category_id": 30, "bbox": [20, 20, 60, 60], "score": 0.9}]
+    worse = [*better, {"image_id": 4, "category_id": 20, "bbox": [0, 0, 9, 9], "score": 0.9}]
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(worse))
+    evaluation = evaluate(out, [dataset], options=EvaluationOptions(against=other))
+    compared = evaluation.metrics["pets"]["against"]
+    assert compared["results"] == str(other)
+    assert compared["difference"]["box"]["AP"] == compared["box"]["AP"] - evaluation.metrics["pets"]["box"]["AP"]
+    assert compared["difference"]["box"]["AP"] > 0.2
+    assert "APl" not in compared["difference"]["box"]
+    assert compared["images"] == [
+        {"image_id": 4, "objects": 2, "found": [1, 1], "false": [0, 1]},
+        {"image_id": 9, "objects": 1, "found": [0, 1], "false": [0, 0]},
+    ]
+    rows = [line.split() for line in evaluation.table.splitlines()]
+    assert ["9", "1", "0", "1", "0", "0"] in rows
+    assert ["", "A", "B", "B", "-", "A"][1:] in rows
+    assert any(row[:1] == ["AP"] and row[-1] == "+25.2" for row in rows), evaluation.table
+    same = evaluate(out, [dataset], options=EvaluationOptions(against=out))
+    assert "scores from .5 on): 0 of 3" in same.table
+    assert set(same.metrics["pets"]["against"]["difference"]["box_proposal"].values()) == {0.0}
+
+
+def test_runs_that_cannot_be_compared_are_refused(out: Path, tmp_path: Path, dataset: Dataset) -> None:
+    with pytest.raises(DataError, match="nothing in common"):
+        evaluate(
+            out / "bbox_results.json",
+            [dataset],
+            options=EvaluationOptions(against=out / "rpn_proposals.pkl"),
+        )
+    part = tmp_path / "detection_range_0_2.pkl"
+    part.write_bytes(pickle.dumps({"all_boxes": [[], [[], []], [[], []]]}, protocol=2))
+    with pytest.raises(DataError, match="over different pictures"):
+        evaluate(out / "bbox_results.json", [dataset], options=EvaluationOptions(against=part))
+
+
+def test_voc_metrics_are_there_on_demand(out: Path, dataset: Dataset) -> None:
+    assert "voc" not in evaluate(out, [dataset]).metrics["pets"]
+    evaluation = evaluate(out, [dataset], options=EvaluationOptions(voc=True))
+    assert evaluation.metrics["pets"]["voc"] == pytest.approx({"AP50_area": 0.25, "AP50_11point": 3 / 11})
+    assert evaluation.metrics["pets"]["per_class_voc"]["dog"] == {"AP50_area": 0.0, "AP50_11point": 0.0}
+    assert "copypaste: Task: voc" in evaluation.table

@@ -79,7 +79,12 @@ def test_half_features_go_into_kernels_as_they_are(tmp_path):
     assert all(producer[node.input[1]].op_type != "Cast" for node in poolings)
     expected, got = run_both(half, feed_pictures(2, *SIZE))
     assert expected["count"].min() > 0
-    assert_same_answers(expected, got)
+    for name in ("count", "classes"):
+        np.testing.assert_array_equal(got[name], expected[name])
+    # ONNX Runtime leaves out roundings to half and back inside of a session, and kernels stand between sessions
+    np.testing.assert_allclose(got["boxes"], expected["boxes"], atol=0.05)
+    np.testing.assert_allclose(got["scores"], expected["scores"], atol=2e-3)
+    np.testing.assert_allclose(got["masks"], expected["masks"], atol=5e-3)
 
 
 @pytest.mark.parametrize("arch", ["fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn", "retinanet_resnet50_fpn"])

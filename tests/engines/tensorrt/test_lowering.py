@@ -13,6 +13,7 @@ from roiline.core.errors import EngineError, ModelError
 from roiline.engines.tensorrt.lowering import lower_model, read_attributes
 from roiline.engines.tensorrt.plugins import check_plugin_layers, name_plugins
 from roiline.engines.tensorrt.trimming import OutputTrim
+from roiline.export.half_precision import BF16, FP16, convert_to_half
 from roiline.ops.trim import TRIM
 
 
@@ -122,6 +123,22 @@ def test_too_large_a_choice_is_refused():
     assert lower_model(make_model([node], constants=[("k", np.array([3840], np.int64))]), where="graph")
     with pytest.raises(EngineError, match="`best`: TopK of 3841, TensorRT's takes 3840 at most"):
         lower_model(make_model([node], constants=[("k", np.array([3841], np.int64))]), where="graph")
+
+
+@pytest.mark.parametrize(("kind", "widened"), [(BF16, True), (FP16, False)])
+def test_a_transposed_convolution_in_bf16_is_computed_in_single_precision(kind, widened, tmp_path):
+    path = export_thin(FAMILIES["pyramid with keypoints"], tmp_path).path
+    model = lower_model(convert_to_half(onnx.load(path), kind), where="half").model
+    types = {
+        info.name: info.type.tensor_type.elem_type for info in onnx.shape_inference.infer_shapes(model).graph.value_info
+    }
+    deconvolutions = [node for node in model.graph.node if node.op_type == "ConvTranspose"]
+    assert deconvolutions
+    for node in deconvolutions:
+        stored = {tensor.name for tensor in model.graph.initializer}
+        assert (node.input[1] not in stored) == widened
+        if widened:
+            assert types[node.input[1]] == TensorProto.FLOAT
 
 
 def test_unknown_operators_are_refused():
