@@ -15,6 +15,7 @@ from roiline.core.structures import RoidbEntry
 from roiline.infer.datasets import load_dataset
 from roiline.infer.pictures import MAX_PIXELS, read_size
 from roiline.infer.roidb import Dataset, Findings
+from roiline.infer.video import read_rate
 from roiline.infer.voc import is_voc_root
 
 KIND = "dataset"
@@ -69,6 +70,11 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
         "pictures": dataset.total,
         "folder": str(dataset.root),
     }
+    if dataset.kind == "video":
+        facts |= {
+            "frame size": f"{dataset.entries[0].width} x {dataset.entries[0].height}",
+            "frames a second": read_rate(dataset.entries[0].path.parent),
+        }
     if dataset.categories:
         facts |= {
             "categories": {category.name: category.id for category in dataset.categories},
@@ -82,6 +88,8 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
 
 def _check_pictures(dataset: Dataset) -> tuple[str, ...]:
     """Returns what is wrong with the files, fault by fault with a count and examples."""
+    if dataset.kind == "video":
+        return ()  # counting its frames has decoded them
     found = Findings()
     entries = dataset.entries
     if not any(entry.path.is_file() for entry in entries):

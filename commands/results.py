@@ -101,6 +101,7 @@ def _read_limits(text: str) -> tuple[int, ...]:
 @click.option("--top", type=int, default=100, show_default=True, metavar="N", help="Proposals a picture at most.")
 @click.option("--heat", is_flag=True, help="Draw proposals as a heat of their scores.")
 @click.option("--ground-truth", is_flag=True, help="Show the dataset's own objects beside.")
+@click.option("--every", is_flag=True, help="Write pictures with nothing to show too.")
 @click.option("--sheet", is_flag=True, help="Make contact sheets too.")
 @click.option(
     "--gallery",

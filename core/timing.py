@@ -10,8 +10,7 @@ import math
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -62,19 +61,17 @@ class StageClock:
         self._spans: list[Span] | None = [] if traced else None
         self._lock = threading.Lock()
 
-    @contextmanager
-    def measure(self, stage: str, work: Work | None = None) -> Iterator[None]:
+    def measure(self, stage: str, work: Work | None = None) -> Measured:
         """Times the block as one sample of `stage`, also when it raises."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(stage, time.perf_counter() - start, start_s=start, work=work)
+        return Measured(self, stage, work)
 
     def add(self, stage: str, seconds: float, *, start_s: float | None = None, work: Work | None = None) -> None:
         """Adds one duration, that of a block which ends now unless `start_s` says when it began."""
         with self._lock:
-            self._samples.setdefault(stage, array("d")).append(seconds)
+            samples = self._samples.get(stage)
+            if samples is None:
+                samples = self._samples[stage] = array("d")
+            samples.append(seconds)
             if self._spans is not None:
                 start = time.perf_counter() - seconds if start_s is None else start_s
                 self._spans.append(Span(stage, start, seconds, work))
@@ -92,6 +89,21 @@ class StageClock:
             if self._spans is not None:
                 self._spans = []
         return taken
+
+
+class Measured:
+    """Is a block that is timed (a class, for a generator would cost several times as much)."""
+
+    __slots__ = ("_clock", "_stage", "_start", "_work")
+
+    def __init__(self, clock: StageClock, stage: str, work: Work | None) -> None:
+        self._clock, self._stage, self._work = clock, stage, work
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._clock.add(self._stage, time.perf_counter() - self._start, start_s=self._start, work=self._work)
 
 
 class StageLedger:

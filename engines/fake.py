@@ -21,7 +21,7 @@ from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
 MOST_PROPOSALS = 50
 MOST_DETECTIONS = 12
 TAP_VALUES = 8
-SAMPLED_ROWS, SAMPLED_COLUMNS = 16, 64
+SAMPLED_ROWS, SAMPLED_COLUMNS = 4, 256
 """Of larger pictures only about so many rows and columns are looked at: the engine is to cost next to nothing."""
 
 _INPUTS = (

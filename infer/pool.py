@@ -31,7 +31,9 @@ from roiline.infer.messages import (
     Left,
     Ready,
     Refused,
+    Report,
     Setup,
+    Several,
     ShardWork,
     Started,
     Stop,
@@ -232,7 +234,7 @@ class Pool:
             self._handle(TimePassed(seconds))
 
     def _receive(self, worker: int) -> None:
-        """Takes one report of a worker in; when there can be no more, that is its end."""
+        """Takes one message of a worker in; when there can be no more, that is its end."""
         member = self._members[worker]
         self._last_heard = time.monotonic()
         try:
@@ -240,7 +242,17 @@ class Pool:
         except EOFError:
             self._bury(worker, member)
             return
+        for one in report.reports if isinstance(report, Several) else (report,):
+            self._take_report(worker, member, one)
+
+    def _take_report(self, worker: int, member: _Member, report: Report) -> None:
         match report:
+            case Started(key, position):
+                self._handle(ImageStarted(worker, key, position))
+            case Finished(key, position, failure):
+                self._handle(ImageFinished(worker, key, position, failure is not None))
+                if self._listener is not None:
+                    self._listener.image_finished(report)
             case Ready(description, warm_up):
                 member.ready = True
                 self.descriptions[worker] = description
@@ -248,15 +260,11 @@ class Pool:
                 self._handle(WorkerReady(worker))
             case Refused(kind, text):
                 self._refuse(member, kind, text)
-            case Started(key, position):
-                self._handle(ImageStarted(worker, key, position))
-            case Finished(key, position, failure):
-                self._handle(ImageFinished(worker, key, position, failure is not None))
-                self._tell(lambda listener: listener.image_finished(report))
             case Done(key, lanes):
                 self._add_samples(worker, lanes)
                 self._handle(ShardDone(worker, key))
-                self._tell(lambda listener: listener.shard_done(key))
+                if self._listener is not None:
+                    self._listener.shard_done(key)
             case Failing(reason, trace):
                 LOG.debug("worker %d (%s): %s", worker, self._slots[worker].label, trace.rstrip())
                 member.last_word = reason
@@ -355,10 +363,6 @@ class Pool:
     def _add_samples(self, worker: int, lanes: Mapping[str, Samples]) -> None:
         for lane, samples in lanes.items():
             self.ledger.add(worker, lane, samples)
-
-    def _tell(self, call: Callable[[PoolListener], None]) -> None:
-        if self._listener is not None:
-            call(self._listener)
 
     def _note(self, text: str, *, level: int = logging.WARNING) -> None:
         LOG.log(level, "%s", text)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import Literal, TypeAlias
 
 MAX_IDLE_DEATHS = 3
@@ -209,19 +210,24 @@ class _Worker:
     timed_out: bool = False
     busy_s: float = 0.0
     finished: int = 0
+    images_left: int = 0  # of all shards that it holds
+    counted: tuple[float, int] = (0.0, 0)  # its rate and images as they stand in the scheduler's sums
 
     @property
     def in_flight(self) -> list[tuple[int, int]]:
         return sorted((shard, image) for shard, held in self.held.items() for image in held.in_flight)
 
     @property
-    def images_left(self) -> int:
-        return sum(held.left for held in self.held.values())
-
-    @property
     def rate(self) -> float | None:
         """Is images a second of late, None where too few were finished to tell."""
         return self.finished / self.busy_s if self.finished >= RATE_IMAGES and self.busy_s > 0 else None
+
+    def take(self, shard: int, images: int) -> None:
+        self.held[shard] = _Held(images)
+        self.images_left += images
+
+    def drop(self, shard: int) -> None:
+        self.images_left -= self.held.pop(shard).left
 
     def pass_time(self, seconds: float) -> None:
         self.silent_s += seconds
@@ -252,6 +258,10 @@ class Scheduler:
         self._strikes: Counter[tuple[int, int]] = Counter()  # (shard, image)
         self._suspects: set[tuple[int, int]] = set()  # in flight when a worker was ended because it did not answer
         self._aside: dict[tuple[int, int], str] = {}
+        self._rates, self._images_held = 0.0, 0  # of the workers that are ready and whose rates are known
+        self._fastest: dict[
+            int, list[tuple[float, int]]
+        ] = {}  # images of a shard -> the two soonest; while nothing changes
         self._planned = self._stopping = self._finished = False
         self._last_reason = ""
 
@@ -275,6 +285,7 @@ class Scheduler:
             case WorkerReady(worker):
                 self._workers[worker].state = "ready"
                 self._workers[worker].silent_s = 0.0
+                self._count(self._workers[worker])
                 if self._stopping:
                     instructions += self._stop_workers()
             case WorkerDied(worker, reason):
@@ -282,6 +293,7 @@ class Scheduler:
             case WorkerLeft(worker):
                 self._release(worker)
                 self._workers[worker].state = "gone"
+                self._count(self._workers[worker])
             case ShardsPlanned(shards, depth, ahead):
                 self._planned = True
                 self._depth, self._ahead = depth, ahead
@@ -289,10 +301,12 @@ class Scheduler:
                 self._left = set(shards)
                 self._enqueue(shards)
             case ShardDone(worker, shard):
-                del self._workers[worker].held[shard]
+                self._workers[worker].drop(shard)
+                self._count(self._workers[worker])
                 self._left.discard(shard)
                 self._workers[worker].fruitless_deaths = 0
                 self._workers[worker].silent_s = 0.0
+                return self._assign_to(worker) + self._conclude()
             case TimePassed(seconds):
                 instructions += self._pass_time(seconds)
             case StopRequested():
@@ -312,8 +326,10 @@ class Scheduler:
             return []
         held.in_flight.discard(event.image)
         held.left -= 1
+        state.images_left -= 1
         state.finish_image(failed=event.failed)
-        return self._assign() if state.images_left < self._ahead else []
+        self._count(state)
+        return self._assign_to(event.worker) if state.images_left < self._ahead else []
 
     def _pass_time(self, seconds: float) -> list[Instruction]:
         """Ends the workers that have not answered for too long."""
@@ -325,13 +341,14 @@ class Scheduler:
                 continue
             worker.timed_out = True
             instructions.append(KillWorker(number, f"no answer for more than {limit:g} s"))
+        self._recount()
         return instructions
 
     def _limit(self, worker: _Worker) -> float:
         """Returns how long a worker may say nothing, 0 for as long as it likes."""
         if worker.state == "ready" and not worker.held:
             return 0.0
-        in_flight = len(worker.in_flight)
+        in_flight = sum(len(held.in_flight) for held in worker.held.values())
         return self._limits.image_s * min(in_flight, self._limits.together) if in_flight else self._limits.other_s
 
     # -- deaths ------------------------------------------------------------------------------------------------------------------
@@ -361,6 +378,7 @@ class Scheduler:
         else:
             state.state = "starting"
             instructions.append(StartWorker(worker))
+        self._count(state)
         return instructions
 
     def _blame(
@@ -385,12 +403,14 @@ class Scheduler:
         self._queue.extendleft(reversed(back))
         self._queued_images += sum(len(self._images[shard]) for shard in back)
         held.clear()
+        self._workers[worker].images_left = 0
 
     def _stop_workers(self) -> list[Instruction]:
         instructions: list[Instruction] = []
         for number, worker in enumerate(self._workers):
             if worker.state in ("starting", "ready"):
                 worker.state = "leaving"
+                self._count(worker)
                 instructions.append(StopWorker(number))
         return instructions
 
@@ -401,21 +421,34 @@ class Scheduler:
             self._queue.append(shard)
             self._queued_images += len(self._images[shard])
 
+    def _assign_to(self, worker: int) -> list[Instruction]:
+        """Hands out shards after an event of one worker: to it alone where that will do, for there may be a great many others."""
+        instructions: list[Instruction] = []
+        state = self._workers[worker]
+        while self._queue and not self._stopping and state.state == "ready" and self._has_room(state):
+            handed = self._hand_next(worker)
+            if not handed:
+                return instructions + self._assign()
+            instructions += handed
+        return instructions
+
     def _assign(self) -> list[Instruction]:
         """Hands out shards, one a worker in turn, so that a short queue is shared evenly."""
         instructions: list[Instruction] = []
         if self._stopping or not self._queue:
             return instructions
-        open_workers = {number for number, worker in enumerate(self._workers) if worker.state == "ready"}
-        while self._queue:
-            open_workers = {number for number in open_workers if self._has_room(self._workers[number])}
-            if not open_workers:
-                break
-            number = min(open_workers, key=lambda one: (len(self._workers[one].held), one))
+        turns = [
+            (len(worker.held), number)
+            for number, worker in enumerate(self._workers)
+            if worker.state == "ready" and self._has_room(worker)
+        ]
+        heapify(turns)
+        while self._queue and turns:
+            _, number = heappop(turns)
             handed = self._hand_next(number)
-            if not handed:
-                open_workers.discard(number)
             instructions += handed
+            if handed and self._has_room(self._workers[number]):
+                heappush(turns, (len(self._workers[number].held), number))
         return instructions
 
     def _has_room(self, worker: _Worker) -> bool:
@@ -436,7 +469,8 @@ class Scheduler:
         self._queued_images -= len(images)
         if not held:
             self._workers[worker].silent_s = 0.0
-        held[shard] = _Held(len(images))
+        self._workers[worker].take(shard, len(images))
+        self._count(self._workers[worker])
         skip = {image: self._aside[shard, image] for image in images if (shard, image) in self._aside}
         return [AssignShard(worker, shard, shard in self._careful, skip)]
 
@@ -447,15 +481,41 @@ class Scheduler:
         so the worker that would finish it first is never refused, and somebody always works.
         """
         images = len(self._images[shard])
-        mine = self._expected_s(self._workers[worker], images)
-        others = [one for number, one in enumerate(self._workers) if number != worker and one.state == "ready"]
-        times = [(one, self._expected_s(one, images)) for one in others]
-        known = [(one, time_s) for one, time_s in times if time_s is not None]
-        if mine is None or not known:
+        state = self._workers[worker]
+        mine = self._expected_s(state, images)
+        rates, held = self._rates - state.counted[0], self._images_held - state.counted[1]
+        if mine is None or rates <= 0:
             return True
-        rates = sum(one.rate or 0.0 for one, _ in known)
-        together = (sum(one.images_left for one, _ in known) + self._queued_images) / rates
-        return mine <= max(together, min(time_s for _, time_s in known))
+        if mine <= (held + self._queued_images) / rates:
+            return True
+        return mine <= min((time_s for time_s, other in self._soonest(images) if other != worker), default=mine)
+
+    def _soonest(self, images: int) -> list[tuple[float, int]]:
+        """Returns when the first two would be through with so many images more, and who they are."""
+        if images not in self._fastest:
+            times = (
+                (time_s, number)
+                for number, worker in enumerate(self._workers)
+                if worker.state == "ready" and (time_s := self._expected_s(worker, images)) is not None
+            )
+            self._fastest[images] = nsmallest(2, times)
+        return self._fastest[images]
+
+    def _count(self, worker: _Worker) -> None:
+        """Brings a worker's part of the sums up to date."""
+        self._fastest.clear()
+        rate = worker.rate if worker.state == "ready" else None
+        counted = (0.0, 0) if rate is None else (rate, worker.images_left)
+        self._rates += counted[0] - worker.counted[0]
+        self._images_held += counted[1] - worker.counted[1]
+        worker.counted = counted
+
+    def _recount(self) -> None:
+        """Makes the sums anew, which also ends what rounding has left in them."""
+        self._rates, self._images_held = 0.0, 0
+        for worker in self._workers:
+            worker.counted = (0.0, 0)
+            self._count(worker)
 
     @staticmethod
     def _expected_s(worker: _Worker, images: int) -> float | None:

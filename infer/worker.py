@@ -51,7 +51,7 @@ from roiline.infer.opening import open_predictor, warm_up
 from roiline.infer.pictures import JPEG_START, CutShortError, decode_picture, read_bytes
 from roiline.infer.predictor import Predictor
 from roiline.infer.preparation import PreparedPicture, stack_batch
-from roiline.infer.report_line import EXIT_ORPHANED, PipeLine
+from roiline.infer.report_line import EXIT_ORPHANED, HOLD_S, PipeLine
 from roiline.infer.request import spec_with_overrides
 from roiline.infer.shards import Failure, name_file, tap_path, write_shard
 from roiline.infer.taps import write_taps
@@ -59,6 +59,9 @@ from roiline.infer.taps import write_taps
 LOG = logging.getLogger("roiline.worker")
 
 WRITE_AHEAD = 4
+ANNOUNCED = 4
+"""How many images of a shard are said to be touched at a time, where it is not known that one of them is dangerous."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -193,9 +196,13 @@ class Worker:
                 self._count_pending(-len(work.images))
                 continue
             shard = _OpenShard(work)
-            for image, closes, opens in self._list_images(work):
+            announced = 1 if work.careful else ANNOUNCED
+            for place, (image, closes, opens) in enumerate(self._list_images(work)):
                 if work.careful and opens:
                     shard.turns.acquire()
+                if place % announced == 0:
+                    touched = (image.position for image in work.images[place : place + announced])
+                    self._line.announce([Started(work.key, one) for one in touched if one not in work.skip])
                 picture = self._readers.submit(self._read, shard, image)
                 with clock.measure("wait_room"):
                     self._items.put(_Item(shard, image, picture, closes))
@@ -220,7 +227,6 @@ class Worker:
         if image.position in shard.work.skip:
             return Failure(image.image_id, shard.work.skip[image.position])
         clock: StageClock = self._reader_clock.clock
-        self._line.send(Started(shard.work.key, image.position))
         subject = Work(shard.work.key, (image.image_id,))
         try:
             with clock.measure("read", subject):
@@ -278,7 +284,7 @@ class Worker:
                 self._begin_batch(batch)
                 self._finish_batches()
                 return
-            picture = item.picture.result()
+            picture = self._wait_for_picture(item)
             taken = Work(item.shard.work.key, (item.image.image_id,))
             clock.add("wait_picture", time.perf_counter() - start, start_s=start, work=taken)
             none_to_come = self._count_pending(-1) == 0
@@ -293,8 +299,17 @@ class Worker:
                 self._begin_batch(batch)
             if none_to_come or item.shard.work.careful:
                 self._finish_batches()
+                self._line.flush()
             if item.closes and item.shard.work.careful:
                 item.shard.turns.release()
+
+    def _wait_for_picture(self, item: _Item) -> _Picture | Failure:
+        """Waits for a picture; reports that were held back do not wait with it."""
+        try:
+            return item.picture.result(HOLD_S)
+        except TimeoutError:
+            self._line.flush()
+            return item.picture.result()
 
     def _fit_together(self, first: PreparedPicture, second: PreparedPicture) -> bool:
         return self._setup.batch_mode == "padded" or first.pixels.shape == second.pixels.shape
@@ -356,8 +371,9 @@ class Worker:
         shard.results[item.image.position] = result
         failure = result.reason if isinstance(result, Failure) else None
         with self._clock("main").measure("report"):
-            self._line.send(Finished(shard.work.key, item.image.position, failure, detect_s, misc_s))
+            self._line.hold(Finished(shard.work.key, item.image.position, failure, detect_s, misc_s))
         if len(shard.results) == len(shard.work.images):
+            self._line.flush()
             with self._clock("main").measure("wait_write"):
                 self._finished.put(shard)
 

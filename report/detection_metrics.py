@@ -5,6 +5,7 @@ Image ids of any type work: the evaluator gets numbers of ours.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -12,12 +13,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from roiline.core.errors import UsageError
-from roiline.core.structures import Float64, RoidbEntry
+from roiline.core.structures import Float64, Int64, RoidbEntry
 from roiline.infer.result_rows import Part
 from roiline.infer.roidb import Dataset
 from roiline.ops.oks_nms import COCO_SIGMAS
 from roiline.report.ground_truth import GroundTruth, read_ground_truth
 from roiline.report.result_columns import DetectionResults, KeypointResults, MaskResults, ScoredResults
+from roiline.report.single_hits import lower_single_hits, single_hit_probes
 
 NO_GROUND_TRUTH = -1.0
 METRIC_NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl")
@@ -105,14 +107,14 @@ def measure_detections(results: ScoredResults, dataset: Dataset, truth: GroundTr
     areas = _KEYPOINT_AREAS if part == "keypoint" else _AREAS
     columns = {category.name: known.ranks[label] - 1 for label, category in enumerate(dataset.categories, start=1)}
     names = {rank - 1: dataset.categories[label - 1].name for label, rank in known.ranks.items()}
-    counted = [names[record["category_id"] - 1] for record in known.records if not record["iscrowd"]]
+    counted = Counter(names[record["category_id"] - 1] for record in known.records if not record["iscrowd"])
     classes = {name: _summarise_class(scores, column, areas) for name, column in columns.items()}
     return DetectionMetrics(
         _summarise_precision(scores.precision, areas),
         {name: one["AP"] for name, one in classes.items()},
         _summarise_recall(scores.recall, part, areas),
         classes,
-        {name: counted.count(name) for name in columns},
+        {name: counted[name] for name in columns},
     )
 
 
@@ -196,10 +198,27 @@ def _evaluate(part: Scored, truth: GroundTruth, found: list[dict[str, Any]]) -> 
         side.createIndex()
         sides.append(side)
     evaluator = COCOeval_faster(*sides, iouType=_IOU_TYPES[part])
-    evaluator.params.catIds = categories  # for keypoints it leaves out those without annotations
+    params = evaluator.params
+    params.catIds = categories  # for keypoints it leaves out those without annotations
+    points = np.asarray(params.recThrs, np.float64)
+    objects = _count_objects(part, truth, np.asarray(params.areaRng, np.float64))
+    probes = single_hit_probes(int(objects.max(initial=0)))
+    params.recThrs = np.unique(np.concatenate([points, probes]))
     evaluator.evaluate()
     evaluator.accumulate()
-    return _Scores(*(np.asarray(evaluator.eval[name], np.float64) for name in ("precision", "recall")))
+    precision, recall = (np.asarray(evaluator.eval[name], np.float64) for name in ("precision", "recall"))
+    columns, probed = (precision[:, np.searchsorted(params.recThrs, chosen)] for chosen in (points, probes))
+    return _Scores(lower_single_hits(columns, probed, objects), recall)
+
+
+def _count_objects(part: Scored, truth: GroundTruth, bounds: Float64) -> Int64:
+    """Returns how many annotations count for each class, by rank, and each range of areas (A, 2), as COCO counts them."""
+    objects = np.zeros((len(truth.ranks), len(bounds)), np.int64)
+    for record in truth.records:
+        if record["iscrowd"] or (part == "keypoint" and not record.get("num_keypoints")):
+            continue
+        objects[record["category_id"] - 1] += (bounds[:, 0] <= record["area"]) & (record["area"] <= bounds[:, 1])
+    return objects
 
 
 def _frame_images(entries: Sequence[RoidbEntry]) -> list[dict[str, int]]:

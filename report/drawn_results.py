@@ -27,7 +27,8 @@ class DrawingRequest:
     """Is what is to be drawn, and what beside pictures.
 
     `thresh`, `top`, `heat` and `class_names` (for datasets without categories) are those of `DrawingRules`. With `ground_truth` every
-    picture stands beside its ground truth. `sheet`: contact sheets too. `exif` None reads pictures as the run did.
+    picture stands beside its ground truth. `sheet`: contact sheets too. `every`: pictures with nothing to show too. `exif` None reads
+    pictures as the run did.
     """
 
     thresh: float | None = None
@@ -35,6 +36,7 @@ class DrawingRequest:
     heat: bool = False
     ground_truth: bool = False
     sheet: bool = False
+    every: bool = False
     exif: ExifPolicy | None = None
     class_names: tuple[str, ...] = ()
 
@@ -87,7 +89,7 @@ def draw_results(results_path: Path, dataset: Dataset, out_dir: Path, request: D
     for place, (entry, found) in enumerate(zip(entries, per_image, strict=True)):
         truth = None if truths is None else truths[place]
         shown = has_rows(choose_shown(found, rules)) or (truth is not None and has_rows(truth))
-        if not shown and dataset.kind != "video":
+        if not (shown or request.every or dataset.kind == "video"):
             continue
         try:
             _draw_one(entry, found, truth, rules, sinks)

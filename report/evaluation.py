@@ -165,7 +165,8 @@ def _score_part(
     if obstacle is not None:
         table = f"{title}: {part} AP cannot be measured: {obstacle}"
     elif options.log_form:
-        table = format_detection_log(scores, part)
+        by_id = sorted(dataset.categories, key=lambda category: category.id)
+        table = format_detection_log(scores, part, [category.name for category in by_id])
     else:
         table = format_detection_table(title, scores, part, per_class=options.per_class)
     suffix = _SUFFIXES[part]

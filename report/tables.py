@@ -76,10 +76,13 @@ def format_copy_paste(dataset: str, task: str, metrics: Mapping[str, float]) -> 
     return "\n".join(COPY_PASTE_PREFIX + line for line in lines)
 
 
-def format_detection_log(metrics: DetectionMetrics, part: Scored = "box") -> str:
-    """Returns what Detectron logs of an evaluation: the mean AP, that of each class, and the summary of COCO's tools below."""
+def format_detection_log(metrics: DetectionMetrics, part: Scored, class_names: Sequence[str]) -> str:
+    """Returns what Detectron logs of an evaluation: the mean AP, that of each class, and the summary of COCO's tools below.
+
+    Classes have no names there and come by ascending category id, whatever the dataset's order is: so are `class_names`.
+    """
     lines = ["~~~~ Mean and per-category AP @ IoU=[0.50,0.95] ~~~~", _log_percent(metrics.overall["AP"])]
-    lines += [_log_percent(value) for value in metrics.per_class.values()]
+    lines += [_log_percent(metrics.per_class[name]) for name in class_names]
     return "\n".join([*lines, "~~~~ Summary metrics ~~~~", *_summary_lines(metrics, part)])
 
 

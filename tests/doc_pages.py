@@ -75,7 +75,7 @@ def has_commands(page: Path) -> bool:
 
 
 def lay_out(folder: Path, stand_ins: Iterable[tuple[str, str]] = ()) -> Path:
-    """Makes `folder` look like a checkout to a reader: the demo's files, and others under the names that a page has for the reader's own."""
+    """Makes `folder` look like a checkout: the demo's files, and some of them under the names that a page has for the reader's own."""
     shutil.copytree(ROOT / "examples" / "digits", folder / "examples" / "digits")
     for name, source in stand_ins:
         (folder / name).symlink_to(folder / source)
@@ -128,7 +128,7 @@ def find_missing(expected: str, printed: str) -> str | None:
 
 
 def commands_of(page: Path) -> Iterator[tuple[str, str]]:
-    """Yields (place, command line) for every `roiline ..` of a page: lines of its blocks, and code in its prose that has an option or an argument."""
+    """Yields (place, command line) for every `roiline ..` of a page: lines of its blocks, and code in its prose beyond a name."""
     for block in read_blocks(page):
         if block.language in ("bash", "console", "sh"):
             joined = re.sub(r"\\\n\s*", " ", block.text)

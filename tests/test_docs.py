@@ -47,6 +47,9 @@ STAND_INS = {
 }
 """What the reader's own files are in a test, page by page."""
 
+NEEDED = {"extending.md": "g++", "engines.md": "g++"}
+"""What pages run beside this project's own command."""
+
 
 def _parameters() -> list[object]:
     marks = {name: [] if name in QUICK else [pytest.mark.docs] for name in (page.name for page in pages())}
@@ -57,6 +60,8 @@ def _parameters() -> list[object]:
 def test_what_a_page_shows_runs_as_printed(page, tmp_path):
     if shutil.which("roiline", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("the command roiline is not beside this Python")
+    if page.name in NEEDED and shutil.which(NEEDED[page.name]) is None:
+        pytest.skip(f"this page wants {NEEDED[page.name]}, which is not on the PATH")
     run_page(page, lay_out(tmp_path, STAND_INS.get(page.name, {}).items()))
 
 

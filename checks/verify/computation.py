@@ -159,7 +159,8 @@ class Computation:
     def roi_trunk(self, x: Float32, trunk: Convs | LastStage) -> Float32:
         """Computes the convolutions, or the residual stage, of a mask or keypoint head."""
         if isinstance(trunk, LastStage):
-            return self.residual_stage(x, trunk.body, trunk)
+            x = self.residual_stage(x, trunk.body, trunk)
+            return x if trunk.then is None else self.roi_trunk(x, trunk.then)
         for index in range(1, trunk.count + 1):
             name = f"{trunk.prefix}{index}"
             x = self.conv(x, name, pad=trunk.pad, dilation=trunk.dilation, norm=trunk.norm, relu=True)

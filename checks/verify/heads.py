@@ -193,7 +193,7 @@ def _compute_cascade(
             _compute_outputs(c, plan, plan.later, pooled, f"_{stage}_{last}", "" if stage == 1 else f"_{stage}")[0]
             for stage in range(1, last)
         ]
-    total: Float32 = np.sum(np.stack(said), axis=0, dtype=np.float32)
+    total = c.show(f"cls_prob_{last}_sum", np.sum(np.stack(said), axis=0, dtype=np.float32))
     return RawRows(rois, c.show("cls_prob_mean", total / np.float32(last)), deltas)
 
 

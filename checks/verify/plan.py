@@ -133,14 +133,27 @@ class Perceptron:
 
 
 @dataclass(frozen=True, slots=True)
+class Convs:
+    """Is a chain of equal convolutions with ReLU, `{prefix}1`, `{prefix}2`, .."""
+
+    prefix: str
+    count: int
+    size: int = 3
+    pad: int = 1
+    dilation: int = 1
+    norm: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LastStage:
-    """Is a residual stage on RoIs: the prefix of its blocks, their kind, the first one's stride, and its dilation."""
+    """Is a residual stage on RoIs: its blocks' prefix, their kind, the first one's stride, its dilation, and what comes `then`."""
 
     prefix: str
     body: Residual
     blocks: int
     stride: int
     dilation: int = 1
+    then: Convs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +176,6 @@ class BoxPlan:
     later: Perceptron | None = None
     mean: Literal["none", "last boxes", "own boxes"] = "none"
     clipped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Convs:
-    """Is a chain of equal convolutions with ReLU, `{prefix}1`, `{prefix}2`, .."""
-
-    prefix: str
-    count: int
-    size: int = 3
-    pad: int = 1
-    dilation: int = 1
-    norm: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roiline.checks.verify.certificate import Certificate, Compared, make_certificate, write_certificate
+from roiline.checks.verify.detectron2_plan import read_detectron2_source
 from roiline.checks.verify.detectron_plan import read_detectron_source
 from roiline.checks.verify.plan import ReferenceSource
 from roiline.checks.verify.verification import OtherEngine, load_pictures, verify_model
@@ -14,7 +15,10 @@ from roiline.core.errors import UsageError
 from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device
 
-_SOURCES: Mapping[str, Callable[..., ReferenceSource]] = {"detectron": read_detectron_source}
+_SOURCES: Mapping[str, Callable[..., ReferenceSource]] = {
+    "detectron": read_detectron_source,
+    "detectron2": read_detectron2_source,
+}
 
 
 @dataclass(frozen=True, slots=True)

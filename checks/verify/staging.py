@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -237,15 +238,15 @@ def feed_of_picture(prepared: PreparedPicture, picture: UInt8) -> dict[str, Tens
 def compare_answers(stage: str, number: int, expected: Answers, got: Answers, tolerances: Tolerances) -> list[Measure]:
     """Compares what two programs say of a whole picture, box by box; maps are compared where their boxes are one."""
     measures = []
-    limits = {"score": tolerances.score, "unmatched": tolerances.whole}
+    compare = partial(measure_boxes, score=tolerances.score, unmatched=tolerances.whole, one_may_flip=True)
     if expected.probabilities is not None and got.probabilities is not None:
         return [measure_tensor(stage, "cls_prob", number, expected.probabilities, got.probabilities, tolerances.tensor)]
     if expected.detections is None or got.detections is None:
         if expected.proposals is not None and got.proposals is not None:
-            measures.append(measure_boxes(stage, number, expected.proposals, got.proposals, **limits, name="proposals"))
+            measures.append(compare(stage, number, expected.proposals, got.proposals, name="proposals"))
         return measures
     one, other = BoxRows(*expected.detections), BoxRows(*got.detections)
-    measures.append(measure_boxes(stage, number, one, other, **limits, name="detections"))
+    measures.append(compare(stage, number, one, other, name="detections"))
     partner = match_boxes(one, other, tolerances.score)
     pairs = partner >= 0
     for name, first, second in (("masks", expected.masks, got.masks), ("keypoints", expected.keypoints, got.keypoints)):

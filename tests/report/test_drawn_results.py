@@ -115,3 +115,9 @@ def test_nothing_that_can_be_drawn_is_an_error(tmp_path: Path, dataset: Dataset)
         entry.path.write_bytes(b"no picture")
     with pytest.raises(DataError, match="none of the 1 pictures"):
         draw_results(write(tmp_path, [{**record(4), "category_id": 30}]), dataset, tmp_path / "drawn", DrawingRequest())
+
+
+def test_pictures_without_anything_are_written_on_demand(tmp_path: Path, dataset: Dataset) -> None:
+    file = write(tmp_path, [{**record(4), "category_id": 30}])
+    drawing = draw_results(file, dataset, tmp_path / "drawn", DrawingRequest(every=True))
+    assert [path.name for path in drawing.files] == ["p4.jpg", "p9.jpg", "p12.jpg"]

@@ -1,0 +1,105 @@
+"""Every golden whole-model case: the exported model is the network of its checkpoint, and the reference is the original program's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_cases import BOX_TOLERANCE, SCORE_TOLERANCE, ModelCase, build_case
+from shared_data import shared_files
+
+from roiline.checks.verify.detectron_plan import read_detectron_source
+from roiline.checks.verify.heads import RawRows
+from roiline.checks.verify.pictures import NetworkInput, prepare_input
+from roiline.checks.verify.plan import ReferenceSource
+from roiline.checks.verify.reference import Reference
+from roiline.checks.verify.verification import load_pictures, verify_model
+from roiline.export.detectron.exporter import export_detectron
+from roiline.infer.pictures import read_picture
+
+ALWAYS = {"faster_R50_FPN_tiny", "faster_VGG_CNN_M_1024_a"}
+NOT_A_CASE = {"stability"}
+ON_THE_HOST = ("_tta", "softnms", "_vote", "aug_", "nmsoks")
+"""Cases whose record is of what a run does on the host; their networks are those of other cases."""
+BLOB_TOLERANCE = 2e-4
+
+
+def _cases(always: bool) -> list[object]:
+    found = [*shared_files("golden/e2e/*.json"), *shared_files("golden/e2e_more/*.json")]
+    known = [case for case in found if case.values[0] is not None and case.id not in NOT_A_CASE]
+    if not known:
+        return found[:1]
+    return [
+        case if always and case.id in ALWAYS else pytest.param(*case.values, id=case.id, marks=pytest.mark.golden)
+        for case in known
+    ]
+
+
+def _read(description: Path, folder: Path) -> tuple[ModelCase, ReferenceSource]:
+    case = build_case(description, folder)
+    return case, read_detectron_source(case.cfg, case.weights, case.overrides)
+
+
+@pytest.mark.parametrize("description", _cases(always=True))
+def test_the_exported_model_is_the_network_of_its_checkpoint(description: Path, tmp_path: Path) -> None:
+    case, source = _read(description, tmp_path)
+    model = tmp_path / "model.onnx"
+    export_detectron(case.cfg, case.weights, model, overrides=case.overrides)
+    found = verify_model(model, source, load_pictures([case.picture]))
+    assert found.failed is None, found.failed.worst
+
+
+@pytest.mark.parametrize("description", _cases(always=True))
+def test_the_reference_computes_what_the_original_did(description: Path, tmp_path: Path) -> None:
+    case, source = _read(description, tmp_path)
+    if "stat_names" not in case.expected or any(part in case.name for part in ON_THE_HOST):
+        pytest.skip("the case records no blobs of the network alone")
+    worst = _compare_blobs(case, source)
+    assert len(worst) > 5
+    assert max(worst.values()) < BLOB_TOLERANCE, max(worst.items(), key=lambda pair: pair[1])
+
+
+def _compare_blobs(case: ModelCase, source: ReferenceSource) -> dict[str, float]:
+    """Returns for every recorded blob the largest difference of its samples over its largest value."""
+    names = map(str, case.expected["stat_names"])
+    recorded = dict(
+        zip(names, zip(case.expected["stat_samples"], case.expected["stat_values"], strict=True), strict=True)
+    )
+    worst: dict[str, float] = {}
+
+    def compare(stage: str, name: str, values: np.ndarray) -> None:
+        del stage
+        if name not in recorded:
+            return
+        samples, (size, _, _, largest) = recorded[name]
+        flat = values.reshape(-1)
+        assert flat.size == size, name
+        chosen = flat[np.linspace(0, flat.size - 1, min(64, flat.size)).astype(np.int64)] if flat.size else flat
+        worst[name] = float(np.abs(chosen - samples[: len(chosen)]).max(initial=0.0)) / max(float(largest), 1e-3)
+
+    reference, network_input = Reference(source), prepare_input(read_picture(case.picture), source.plan.images)
+    features = reference.features(network_input.data, compare)
+    if source.plan.dense is not None:
+        reference.candidates(features, network_input, compare)
+    elif source.plan.rpn is not None:
+        proposals = reference.proposals(features, network_input, compare)
+        rois = np.concatenate([np.zeros((len(proposals.boxes), 1), np.float32), proposals.boxes], axis=1)
+        if source.plan.boxes is not None and len(rois):
+            _check_answers(case, reference, reference.boxes(features, rois, network_input, compare), network_input)
+    return worst
+
+
+def _check_answers(case: ModelCase, reference: Reference, raw: RawRows, network_input: NetworkInput) -> None:
+    found = reference.detections(raw, network_input)
+    expected = case.expected["dets_x1y1x2y2_score_class"]
+    if source_has_no_ties(case):
+        assert len(found.scores) == len(expected)
+        np.testing.assert_allclose(found.scores, expected[:, 4], atol=SCORE_TOLERANCE, rtol=0)
+        np.testing.assert_allclose(found.boxes, expected[:, :4], atol=BOX_TOLERANCE, rtol=0)
+
+
+def source_has_no_ties(case: ModelCase) -> bool:
+    """Says that no two boxes of a class score the same: else the original's sort decides which are left."""
+    scores = case.expected["bbox_scores"][:, 1:]
+    return all(len(np.unique(column)) == len(column) for column in scores.T)
