@@ -2,13 +2,17 @@
 
 Both do the same pictures with the same number of processes, in turn, several times; the medians and their ratio are printed, of images a
 second and of images a second of processor time (all threads of all workers and the parent; what the wall clock would give on a machine
-that does nothing else). The rate of the run is by the time in which shards are worked on: processes are up before in both. Pictures are
-noise of the sizes of COCO's.
+that does nothing else). The rate of the run is by the time in which shards are worked on: processes are up before in both.
+
+Pictures are what is ordinary in this field: JPEGs of about 100 KB in the sizes of COCO's, brought to a shorter side of 800 pixels (at
+most 1333) as Detectron's models want them; `--scale 600 --max-size 1000` is the older setting. A bare process does what a reader of the
+run does, by the same functions, and nothing else: no reports, no results, no shards.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -41,8 +45,14 @@ class Rates(NamedTuple):
     processor: float
 
 
-RULES = ImageRules("BGR", (102.9801, 115.9465, 122.7717), (1.0, 1.0, 1.0), 800, 1333, "detectron", 32, "apply")
 SIZES_HW = ((480, 640), (427, 640), (640, 480), (612, 612))
+DIFFERENT = 250
+"""How many different pictures there are; the others are further names of these."""
+
+
+def make_rules(scale: int, max_size: int) -> ImageRules:
+    """Returns Detectron's rules for a size of the network's input."""
+    return ImageRules("BGR", (102.9801, 115.9465, 122.7717), (1.0, 1.0, 1.0), scale, max_size, "detectron", 32, "apply")
 
 
 def make_spec(rules: ImageRules) -> ModelSpec:
@@ -79,6 +89,9 @@ def write_pictures(folder: Path, count: int) -> list[Path]:
     random = np.random.default_rng(7)
     paths = [folder / f"{number:06d}.jpg" for number in range(count)]
     for number, path in enumerate(paths):
+        if number >= DIFFERENT:
+            path.hardlink_to(paths[number % DIFFERENT])
+            continue
         noise = random.integers(0, 256, (*SIZES_HW[number % len(SIZES_HW)], 3), np.uint8)
         cv2.imwrite(str(path), cv2.GaussianBlur(noise, (0, 0), 1.0), [cv2.IMWRITE_JPEG_QUALITY, 90])
     return paths
@@ -116,36 +129,47 @@ def open_timed(model: Path, *args: Any, **options: Any) -> Timed:
     return Timed(open_predictor(model, *args, **options), model.parent)
 
 
-def prepare_all(paths: list[Path], ready: Any, go: Any, spent: Any) -> None:
+def prepare_all(paths: list[Path], rules: ImageRules, ready: Any, go: Any, done: Any, spent: Any) -> None:
     """Is the whole of a bare process: reads, decodes and prepares its pictures one by one."""
     cv2.setNumThreads(1)
-    prepare_picture(
-        decode_picture(read_bytes(paths[0]), where=paths[0]), RULES
-    )  # tables and buffers, as a warm-up of a run does
+    prepare_one(paths[0], rules)  # tables and buffers, as a warm-up of a run does
     ready.release()
     go.wait()
     began = time.process_time()
     for path in paths:
-        prepare_picture(decode_picture(read_bytes(path), where=path), RULES)
+        prepare_one(path, rules)
+    done.release()
     with spent.get_lock():
         spent.value += time.process_time() - began
 
 
-def time_bare(paths: list[Path], workers: int) -> Rates:
-    """Returns the rates of `workers` bare processes that share the pictures out."""
+def prepare_one(path: Path, rules: ImageRules) -> None:
+    """Does with a picture what a reader of a run does."""
+    prepare_picture(decode_picture(read_bytes(path), where=path), rules)
+
+
+def time_bare(paths: list[Path], rules: ImageRules, workers: int) -> Rates:
+    """Returns the rates of `workers` bare processes that share the pictures out evenly, by sizes too."""
     spawn = multiprocessing.get_context("spawn")
-    ready, go = spawn.Semaphore(0), spawn.Event()
+    ready, done, go = spawn.Semaphore(0), spawn.Semaphore(0), spawn.Event()
     spent = spawn.Value("d", 0.0)
-    processes = [spawn.Process(target=prepare_all, args=(paths[n::workers], ready, go, spent)) for n in range(workers)]
+    mixed = sorted(paths, key=lambda path: hashlib.sha256(path.name.encode()).digest())
+    processes = [
+        spawn.Process(target=prepare_all, args=(mixed[n::workers], rules, ready, go, done, spent))
+        for n in range(workers)
+    ]
     for process in processes:
         process.start()
     for _ in processes:
         ready.acquire()
     began = time.perf_counter()
     go.set()
+    for _ in processes:
+        done.acquire()
+    wall_s = time.perf_counter() - began
     for process in processes:
         process.join()
-    return Rates(len(paths) / (time.perf_counter() - began), len(paths) / spent.value)
+    return Rates(len(paths) / wall_s, len(paths) / spent.value)
 
 
 def time_run(model: Path, folder: Path, out: Path, workers: int) -> Rates:
@@ -183,20 +207,23 @@ def time_run(model: Path, folder: Path, out: Path, workers: int) -> Rates:
 def main() -> None:
     """Measures both in turn and prints medians and the median of the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=int, default=800)
+    parser.add_argument("--max-size", type=int, default=1333)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        model = write_model(root / "model.onnx", RULES)
+        rules = make_rules(options.scale, options.max_size)
+        model = write_model(root / "model.onnx", rules)
         paths = write_pictures(root / "pictures", options.images)
         pairs = []
         for round_ in range(options.rounds):
-            bare = time_bare(paths, options.workers)
+            bare = time_bare(paths, rules, options.workers)
             run = time_run(model, root / "pictures", root / f"out{round_}", options.workers)
             pairs.append((bare, run))
-            print(f"round {round_ + 1}: {describe(bare, run)}")
+            print(f"round {round_ + 1}: {describe(bare, run)}", flush=True)
     medians = [Rates(*map(statistics.median, zip(*rates, strict=True))) for rates in zip(*pairs, strict=True)]
     print(f"medians: {describe(*medians)} ({options.workers} workers, {options.images} images)")
     ratios = [(run.wall / bare.wall, run.processor / bare.processor) for bare, run in pairs]

@@ -20,16 +20,16 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
 from merge_memory import _make_manifest as make_manifest
 from merge_memory import _write_shards as write_shards
 
-from roiline.infer.cluster_transport import GATHER_S, ActorHandle
+from roiline.infer.cluster_transport import ActorHandle, gather_seconds
 from roiline.infer.merge import MergedResults
-from roiline.infer.messages import Finished, Started
+from roiline.infer.messages import Finished, ImageWork, ShardWork, Started
 from roiline.infer.outputs import write_results
 from roiline.infer.plan import plan_shards
 from roiline.infer.progress import DatasetProgress, RunProgress
@@ -53,7 +53,7 @@ from roiline.infer.scheduler import (
 )
 from roiline.infer.shards import SUFFIX, ShardFile, find_done_shards
 
-GPUS = (1, 8, 32, 128, 256, 512, 1000)
+GPUS = (1, 8, 64, 256, 512, 1000)
 DEPTH = 3
 LOOK_EVERY_S = 0.05
 TASK = "proposals"
@@ -74,10 +74,13 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class UnitCosts:
-    """Is what was measured here, in seconds: a report's way into the head, one shard of 64 images, one image merged."""
+    """Is what was measured here, in seconds: a report's way into the head, a call that fetches reports, one that hands a shard out,
+    one shard of 64 images, one image merged.
+    """
 
     report_s: float
     fetch_s: float
+    order_s: float
     shard_write_s: float
     shard_bytes: int
     shard_check_s: float
@@ -162,12 +165,20 @@ class Simulation:
     def _decide(self, at: float, event: Event) -> None:
         """Lets the head take an event in: it waits for its turn, costs what it costs, and its answers go out after that."""
         begun = max(at, self._head_free)
-        cost = self._handle(event, begun) + self._costs.report_s
+        cost = self._handle(event, begun) + self._cost_of(event)
         if begun - self._looked >= LOOK_EVERY_S:
             passed, self._looked = begun - self._looked, begun
             cost += self._handle(TimePassed(min(passed, 2.0)), begun + cost)
         self._head_free = begun + cost
         self.outcome.head_s += cost
+
+    def _cost_of(self, event: Event) -> float:
+        """Returns what a report costs beside the decision: those of images share a fetch, any other is fetched at once, and answered."""
+        costs = self._costs
+        if not isinstance(event, (ImageStarted, ImageFinished)):
+            return costs.report_s + costs.fetch_s + costs.order_s
+        gathered = max(1.0, 2 * self._assumed.images_per_s * gather_seconds(len(self._gpus)))
+        return costs.report_s + costs.fetch_s / gathered
 
     def _handle(self, event: Event, at: float) -> float:
         name = type(event).__name__
@@ -288,26 +299,37 @@ def measure_report_s(*, together: int = 16) -> float:
     return best_s(pass_all) / (len(lists) * together)
 
 
-def measure_fetch_s(*, calls: int = 2000) -> float | None:
-    """Returns the head's processor time for one call of an actor that returns a list of reports; None without Ray."""
+def measure_calls_s(*, calls: int = 1000) -> tuple[float, float]:
+    """Returns the head's processor time, of all its threads, to fetch a list of reports from an actor and to hand it a shard.
+
+    Both are 0 without Ray.
+    """
     try:
         import ray
     except ImportError:
-        return None
+        return 0.0, 0.0
     ray.init(address="local", include_dashboard=False, log_to_driver=False)
 
-    class Reporter:
+    class Worker:
         def collect(self) -> list[Started]:
             return [Started(7, place) for place in range(12)]
 
-    actor = ray.remote(Reporter).remote()
+        def send(self, order: ShardWork) -> None:
+            pass
+
+    actor = ray.remote(Worker).remote()
+    images = tuple(ImageWork(place, place, Path(f"/data/pictures/{place:012d}.jpg"), (480, 640)) for place in range(64))
+    order = ShardWork(0, 0, Path("/data/out/shards/000000.shard"), "0" * 64, images)
 
     def fetch_all() -> None:
         for _ in range(calls):
             ray.get(actor.collect.remote())
 
+    def send_all() -> None:
+        ray.get([actor.send.remote(order) for _ in range(calls)])
+
     fetch_all()
-    seconds = best_s(fetch_all) / calls
+    seconds = best_s(fetch_all) / calls, best_s(send_all) / calls
     ray.shutdown()
     return seconds
 
@@ -336,12 +358,12 @@ def measure_storage(folder: Path, images: int) -> tuple[float, int, float, float
     return write_s, size, check_s, (time.perf_counter() - began) / images
 
 
-def measure_costs(folder: Path | None, fetch_s: float | None) -> UnitCosts:
-    """Measures all unit costs; `fetch_s` is used where it is given, e.g. from a machine with Ray."""
-    fetch = measure_fetch_s() if fetch_s is None else fetch_s
+def measure_costs(folder: Path | None) -> UnitCosts:
+    """Measures all unit costs; those of calls of actors are 0 where Ray is not installed."""
+    fetch_s, order_s = measure_calls_s()
     with tempfile.TemporaryDirectory(dir=folder) as name:
         write_s, size, check_s, merge_s = measure_storage(Path(name), 2000)
-    return UnitCosts(measure_report_s(), fetch or 0.0, write_s, size, check_s, merge_s)
+    return UnitCosts(measure_report_s(), fetch_s, order_s, write_s, size, check_s, merge_s)
 
 
 # -- the table -------------------------------------------------------------------------------------------------------------------
@@ -380,6 +402,19 @@ def row_of(outcome: Outcome, shards: int, assumed: Assumptions, costs: UnitCosts
     ]
 
 
+def describe_costs(costs: UnitCosts) -> str:
+    """Returns the unit costs as lines."""
+    calls = f"{costs.fetch_s * 1e6:.0f} us to fetch reports, {costs.order_s * 1e6:.0f} us to hand a shard out"
+    return "\n".join(
+        [
+            f"a report of an image on its way into the head: {costs.report_s * 1e6:.1f} us of processor time",
+            f"a call of an actor: {calls if costs.fetch_s else 'not measured (no Ray)'}",
+            f"a shard of 64 x 1,000 proposals: {costs.shard_bytes / 1e6:.2f} MB, written in {costs.shard_write_s * 1e3:.1f} ms",
+            f"a shard checked when a run goes on: {costs.shard_check_s * 1e3:.2f} ms; an image merged: {costs.merge_image_s * 1e3:.3f} ms",
+        ]
+    )
+
+
 def main() -> None:
     """Measures the unit costs, simulates, and prints both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -387,27 +422,14 @@ def main() -> None:
     parser.add_argument("--images-per-s", type=float, default=30.0, help="of one GPU")
     parser.add_argument("--gpus", type=int, nargs="*", default=GPUS)
     parser.add_argument("--folder", type=Path, help="where shards are written to measure that")
-    parser.add_argument("--fetch-us", type=float, help="microseconds of a fetch from an actor, measured elsewhere")
     options = parser.parse_args()
-    costs = measure_costs(options.folder, None if options.fetch_us is None else options.fetch_us / 1e6)
-    print(f"a report of an image on its way into the head: {costs.report_s * 1e6:.1f} us of processor time")
-    print(
-        f"a fetch of reports from an actor: {f'{costs.fetch_s * 1e6:.0f} us' if costs.fetch_s else 'not measured (no Ray)'}"
-    )
-    print(
-        f"a shard of 64 images with 1,000 proposals: {costs.shard_bytes / 1e6:.2f} MB, written in {costs.shard_write_s * 1e3:.1f} ms"
-    )
-    print(
-        f"checked when a run goes on in {costs.shard_check_s * 1e3:.2f} ms; an image merged in {costs.merge_image_s * 1e3:.3f} ms"
-    )
+    costs = measure_costs(options.folder)
+    print(describe_costs(costs))
     assumed = Assumptions(options.images, options.images_per_s)
     began = time.perf_counter()
     plan = plan_shards([(800, 1344)] * assumed.images)
     print(f"{assumed.images} images are {len(plan)} shards, planned in {time.perf_counter() - began:.1f} s\n")
     shards = {shard.index: len(shard.positions) for shard in plan}
-    # A fetch carries the reports of the images that a GPU finishes while they are gathered.
-    gathered = max(1.0, 2 * assumed.images_per_s * GATHER_S)
-    costs = replace(costs, report_s=costs.report_s + costs.fetch_s / gathered)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for gpus in options.gpus:
         outcome = Simulation(gpus, shards, assumed, costs).run()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from roiline.commands.logged import CONTEXT, LOG, PATH, LoggedCommand
 from roiline.commands.options import options, read_class_names
@@ -164,6 +165,8 @@ def _calibrate(options: dict[str, Any]) -> dict[str, Any]:
         unused = [option for option, field in names.items() if given[field] is not None]
         if unused:
             raise UsageError(f"--{unused[0].replace('_', '-')} belongs to --calibrate DATA, which is not given")
+        if click.get_current_context().get_parameter_source("calibrate_limit") is not ParameterSource.DEFAULT:
+            raise UsageError("--calibrate-limit belongs to --calibrate DATA, which is not given")
         return rest
     from roiline.checks.calibration import DatasetCalibration
 

@@ -8,6 +8,7 @@ and without a runtime; it is chosen by name only, never by `auto`.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,8 +22,13 @@ from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
 MOST_PROPOSALS = 50
 MOST_DETECTIONS = 12
 TAP_VALUES = 8
-SAMPLED_ROWS, SAMPLED_COLUMNS = 4, 256
+SAMPLED_ROWS, SAMPLED_COLUMNS = 4, 64
 """Of larger pictures only about so many rows and columns are looked at: the engine is to cost next to nothing."""
+ANSWERS = 1 << 10
+"""How many sets of boxes there are to choose from; two pictures with the same one still differ in scores."""
+
+_NUMBERS = struct.Struct("<HHI")
+"""What is taken of a digest: which set of boxes, how many of them, and by how much its scores are lowered."""
 
 _INPUTS = (
     TensorInfo("data", "float32", (None, 3, None, None)),
@@ -54,8 +60,11 @@ class FakeBackend:
     ) -> None:
         self._names = names
         self._taps = taps
-        self._num_classes = num_classes
-        self._limit = MOST_PROPOSALS if seam == "proposals" else MOST_DETECTIONS
+        self._limit = limit = MOST_PROPOSALS if seam == "proposals" else MOST_DETECTIONS
+        random = np.random.default_rng(0)
+        self._boxes = np.sort(random.random((ANSWERS, limit, 2, 2), np.float32), axis=2).reshape(ANSWERS, limit, 4)
+        self._scores = np.sort(random.random((ANSWERS, limit), np.float32), axis=1)[:, ::-1].copy()
+        self._classes = np.sort(random.integers(1, max(2, num_classes), (ANSWERS, limit)), axis=1)
         self._kinds = _KINDS[seam]
         self.outputs = (
             *(TensorInfo(name, info.dtype, info.shape) for name, info in zip(names, self._kinds, strict=True)),
@@ -76,17 +85,15 @@ class FakeBackend:
 
     def _make_row(self, pixels: Tensor, im_info: Tensor, im_size: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns boxes (L, 4), scores (L,), classes (L,) and the count for one picture, L being the limit."""
-        limit = self._limit
         height, width = (max(1, round(float(side) * float(im_info[2]))) for side in im_size)
         steps = max(1, height // SAMPLED_ROWS), max(1, width // SAMPLED_COLUMNS)
-        seed = hashlib.sha256(pixels[:, : height : steps[0], : width : steps[1]].tobytes()).digest()
-        numbers = np.frombuffer(hashlib.shake_128(seed).digest(2 * (6 * limit + 1)), "<u2")
-        shares = numbers[1:].astype(np.float32) / np.float32(1 << 16)  # of 1
-        count = int(numbers[0]) % (limit + 1)
-        size = im_size[::-1] - 1
-        boxes = (np.sort(shares[: 4 * limit].reshape(limit, 2, 2), axis=1) * size).reshape(limit, 4)
-        scores = np.sort(shares[4 * limit : 5 * limit])[::-1].copy()
-        classes = np.sort(1 + numbers[1 + 5 * limit :] % max(1, self._num_classes - 1)).astype(np.int64)
+        sample = pixels[:, : height : steps[0], : width : steps[1]].tobytes()
+        which, count, share = _NUMBERS.unpack_from(hashlib.sha256(sample).digest())
+        which, count = which % ANSWERS, count % (self._limit + 1)
+        last = im_size[[1, 0, 1, 0]] - 1
+        boxes = self._boxes[which] * last
+        scores = self._scores[which] * np.float32(1 - share / (1 << 33))
+        classes = self._classes[which].copy()
         for rows in (boxes, scores, classes):
             rows[count:] = 0
         return boxes, scores, classes, np.array(count, np.int64)

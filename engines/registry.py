@@ -76,6 +76,8 @@ def open_engine(
 
 def _find_backend(name: str) -> OpenBackend:
     module, _, function = ENGINES.get(name, name).partition(":")
+    if module.startswith("."):
+        raise UsageError(f"--engine {name}: expected module:function, the module by its whole name, not {module!r}")
     try:
         found: object = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:

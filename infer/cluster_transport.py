@@ -29,8 +29,8 @@ from roiline.infer.transport import WORKER_CODE, StartWorkerHandle, start_proces
 PLACING_LIMIT_S = 300.0
 """How long a worker may wait for a free place on the cluster."""
 
-GATHER_S = 0.2
-"""How long reports of images may be gathered before they are sent: it bounds the calls that a worker costs the head."""
+_LEAST_GATHER_S = 0.2
+_FETCHES_PER_S = 500.0
 
 _WAIT_S = 30.0
 _LEAVE_S = 3.0
@@ -49,16 +49,26 @@ def open_transport(request: RunRequest) -> Iterator[StartWorkerHandle]:
     if request.cluster is None:
         yield start_process
         return
-    with ActorStarter(connect(request.cluster), request.out, request.models) as starter:
+    gather_s = gather_seconds(len(request.slots))
+    with ActorStarter(connect(request.cluster), request.out, request.models, gather_s=gather_s) as starter:
         yield starter
+
+
+def gather_seconds(workers: int) -> float:
+    """Returns how long a worker gathers reports of images before they are fetched: the more workers, the longer.
+
+    A fetch costs the head about half a millisecond, whatever it brings; so its fetches a second are bounded, whatever their number.
+    """
+    return max(_LEAST_GATHER_S, workers / _FETCHES_PER_S)
 
 
 class ActorStarter:
     """Starts workers as actors; a context manager, which keeps a sign in the run's folder that machines look for."""
 
-    def __init__(self, ray: Any, folder: Path, models: Sequence[Path]) -> None:
+    def __init__(self, ray: Any, folder: Path, models: Sequence[Path], *, gather_s: float = _LEAST_GATHER_S) -> None:
         """`folder` is the run's, which must be there; `models` are all model files that a worker opens."""
         self._ray = ray
+        self._gather_s = gather_s
         self._models = {model.absolute(): sha256_of_file(model) for model in models}
         self._sign_text = secrets.token_hex(16)
         self._sign = folder.absolute() / f"{_SIGN_PREFIX}{self._sign_text}"
@@ -83,14 +93,18 @@ class ActorStarter:
         kind = self._ray.remote(
             **resources, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD", concurrency_groups=_GROUPS
         )(RemoteWorker)
-        return ActorHandle(self._ray, kind.remote(place), worker, f"{slot.label}, {resources}")
+        actor = kind.remote(place)
+        return ActorHandle(self._ray, actor, worker, f"{slot.label}, {resources}", gather_s=self._gather_s)
 
 
 class ActorHandle:
     """Is a worker in an actor of a cluster, for the pool."""
 
-    def __init__(self, ray: Any, actor: Any, worker: int, description: str) -> None:
+    def __init__(
+        self, ray: Any, actor: Any, worker: int, description: str, *, gather_s: float = _LEAST_GATHER_S
+    ) -> None:
         self._ray = ray
+        self._gather_s = gather_s
         self._actor = actor
         self._worker = worker
         self._description = description
@@ -190,7 +204,7 @@ class ActorHandle:
         """Passes reports on; returns how the process ended."""
         ahead_s = self._compare_clocks()
         while True:
-            call = self._actor.collect.options(concurrency_group="reports").remote(_WAIT_S, GATHER_S)
+            call = self._actor.collect.options(concurrency_group="reports").remote(_WAIT_S, self._gather_s)
             for message in self._ray.get(call):
                 if isinstance(message, Ended):
                     return message.how

@@ -62,7 +62,7 @@ def choose_slots(gpus: str | None, cpu_workers: int | None) -> tuple[Slot, ...]:
 
     Raises:
         UsageError: both are asked, or a GPU that this machine does not have; the message lists those that it has.
-        EngineError: GPUs are asked and there is no driver.
+        EngineError: GPUs are asked and there is no driver or no GPU, or the driver does not answer.
     """
     if gpus is not None and cpu_workers is not None:
         raise UsageError("--gpus and --cpu-workers exclude each other")
@@ -74,7 +74,7 @@ def choose_slots(gpus: str | None, cpu_workers: int | None) -> tuple[Slot, ...]:
     asked = parse_gpus(gpus)
     if not present:
         raise EngineError(
-            f"--gpus {gpus}: this machine has no NVIDIA driver, so no GPU can be used; run on the CPU with --cpu-workers N"
+            f"--gpus {gpus}: this machine has no NVIDIA driver or no GPU, so none can be used; run on the CPU with --cpu-workers N"
         )
     known = _known_places(present)
     unknown = [name for name in asked if name not in known]

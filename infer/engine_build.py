@@ -167,6 +167,13 @@ def _check_request(request: BuildRequest) -> None:
         raise UsageError(f"--skip-gate {', '.join(unknown)}: there is no such gate; there are {', '.join(GATES)}")
     if request.data is None and (request.images is not None or request.split is not None):
         raise UsageError("--images and --split belong to a dataset; give it with --for")
+    if request.settings.workspace_mb < 1:
+        raise UsageError(f"--workspace: expected megabytes, at least 1, got {request.settings.workspace_mb}")
+    if not request.batch_sizes or min(request.batch_sizes) < 1:
+        got = ", ".join(map(str, request.batch_sizes)) or "none"
+        raise UsageError(f"--batch-sizes: expected positive numbers, got {got}")
+    if request.shapes is not None:
+        buckets_from_text(request.shapes)
 
 
 def _prepare(request: BuildRequest, machine: Machine) -> _Plan:
@@ -256,6 +263,7 @@ def _plan_shapes(request: BuildRequest, spec: ModelSpec, dataset: Dataset | None
         sizes = [network_size(entry.height, entry.width, spec.image_rules)[:4] for entry in known]
     if request.shapes is not None:
         buckets = buckets_from_text(request.shapes)
+        _check_reachable(buckets, max(1, spec.image_rules.pad_multiple))
     elif dataset is not None:
         buckets = plan_buckets([(height, width) for _, _, height, width in sizes])
     else:
@@ -263,6 +271,16 @@ def _plan_shapes(request: BuildRequest, spec: ModelSpec, dataset: Dataset | None
     for line in describe_buckets(buckets, sizes):
         LOG.info("%s", line)
     return buckets
+
+
+def _check_reachable(buckets: Sequence[Bucket], multiple: int) -> None:
+    """Raises UsageError for a range that holds no shape that pictures are padded to."""
+    for bucket in buckets:
+        if any(high // multiple * multiple < low for low, high in zip(bucket.smallest, bucket.largest, strict=True)):
+            (low_h, low_w), (high_h, high_w) = bucket.smallest, bucket.largest
+            raise UsageError(
+                f"--shapes {low_h}x{low_w}-{high_h}x{high_w}: no picture has such a shape; this model pads them to multiples of {multiple}"
+            )
 
 
 def _is_up_to_date(request: BuildRequest, wanted: Passport) -> bool:

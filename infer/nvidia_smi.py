@@ -18,6 +18,8 @@ _FIELDS = ("index", "uuid", "pci.bus_id", "memory.total", "memory.free", "mig.mo
 _APP_FIELDS = ("gpu_uuid", "pid", "used_memory", "process_name")
 _FORMAT = "--format=csv,noheader,nounits"
 _PATIENCE_S = 60
+_NO_GPU = "No devices were found"
+_ADVICE = "; run on the CPU with --cpu-workers N, or repair the driver"
 _LISTED_GPU = re.compile(r"GPU \d+:.*\(UUID: (GPU-[^)\s]+)\)")
 _LISTED_PART = re.compile(r"\s+MIG (\S+)\s+Device\s+\d+:\s+\(UUID: (MIG-[^)\s]+)\)")
 
@@ -54,7 +56,7 @@ class GpuProcess:
 
 
 def list_gpus() -> tuple[Gpu, ...]:
-    """Returns the GPUs that the driver knows; none where there is no driver.
+    """Returns the GPUs that the driver knows; none where there is no driver, or it says that it has none.
 
     Raises:
         EngineError: a driver is installed and does not answer, or not as expected.
@@ -102,13 +104,17 @@ def _query(kind: str, fields: Sequence[str]) -> list[dict[str, str]]:
 
 def _ask(*arguments: str) -> str:
     try:
-        answer = subprocess.run([TOOL, *arguments], capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+        answer = subprocess.run(
+            [TOOL, *arguments], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=True
+        )
     except subprocess.CalledProcessError as error:
+        if error.stdout.strip() == _NO_GPU:  # some drivers' tools call that a failure, others do not
+            return ""
         said = " ".join((error.stdout + error.stderr).split())
-        raise EngineError(f"the NVIDIA driver does not answer: {error}{f' ({said})' if said else ''}") from error
+        raise EngineError(f"the NVIDIA driver does not answer: {error}{f' ({said})' if said else ''}{_ADVICE}") from error
     except (OSError, subprocess.SubprocessError) as error:
-        raise EngineError(f"the NVIDIA driver does not answer: {error}") from error
-    return answer.stdout
+        raise EngineError(f"the NVIDIA driver does not answer: {error}{_ADVICE}") from error
+    return "" if answer.stdout.strip() == _NO_GPU else answer.stdout
 
 
 def _list_parts() -> Mapping[str, list[MigPart]]:

@@ -15,7 +15,7 @@ from roiline.infer.messages import Failing, Finished, Report, Several, Started
 EXIT_ORPHANED = 70
 EXIT_FAILING = 71
 
-HOLD_S = 0.02
+HOLD_S = 0.05
 """How long what is not urgent may wait for company."""
 
 

@@ -359,7 +359,7 @@ class Worker:
         )
         pictures = tuple(picture.pixels for _, picture in batch if picture.pixels is not None)
         proposals = tuple(item.image.proposals for item, _ in batch if item.image.proposals is not None)
-        return replace(stacked, pictures=pictures, proposals=proposals)
+        return replace(stacked, pictures=pictures, proposals=proposals) if pictures or proposals else stacked
 
     def _keep(self, item: _Item, result: Result | Failure, detect_s: float = 0.0, misc_s: float = 0.0) -> None:
         """Keeps one result, and hands the shard to the writer when it was the last."""

@@ -108,17 +108,16 @@ def test_commands_and_their_options_exist(page):
         assert given <= known, f"{place}: `{line}` has no {sorted(given - known)}"
 
 
+FOREIGN = {"gpu.md": {"--shm-size", "--backend"}}
+"""Options of other programs that pages name without their program."""
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_options_in_prose_exist(page):
-    known = {option for command in _all_commands().values() for option in _options(command)}
-    foreign = (
-        {"--shm-size", "--gpus", "--json", "--backend", "--count"}
-        if page.name in ("gpu.md", "fuzzing.md", "scaling.md")
-        else set()
-    )
-    named = set(re.findall(r"(?<![\w-])(--[a-z][a-z0-9-]+)", " ".join(re.findall(r"`([^`]+)`", read_prose(page)))))
-    scripts = {"--shm-size", "--version"}
-    assert named <= known | foreign | scripts, sorted(named - known)
+    known = {option for command in _all_commands().values() for option in _options(command)} | {"--version"}
+    spans = [span for span in re.findall(r"`([^`]+)`", read_prose(page)) if span.startswith(("--", "roiline "))]
+    named = set(re.findall(r"(?<![\w-])(--[a-z][a-z0-9-]+)", " ".join(spans)))
+    assert named <= known | FOREIGN.get(page.name, set()), sorted(named - known)
 
 
 def test_every_command_is_described_somewhere():

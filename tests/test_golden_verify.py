@@ -81,9 +81,9 @@ def _compare_blobs(case: ModelCase, source: ReferenceSource) -> dict[str, float]
     reference, network_input = Reference(source), prepare_input(read_picture(case.picture), source.plan.images)
     features = reference.features(network_input.data, compare)
     if source.plan.dense is not None:
-        reference.candidates(features, network_input, compare)
+        reference.dense_maps(features, compare)
     elif source.plan.rpn is not None:
-        proposals = reference.proposals(features, network_input, compare)
+        proposals = reference.choose_proposals(reference.rpn_maps(features, compare), network_input)
         rois = np.concatenate([np.zeros((len(proposals.boxes), 1), np.float32), proposals.boxes], axis=1)
         if source.plan.boxes is not None and len(rois):
             _check_answers(case, reference, reference.boxes(features, rois, network_input, compare), network_input)

@@ -16,6 +16,7 @@ _CSS = """
 code { overflow-wrap: anywhere; font-size: .85em; } .bar { display: inline-block; vertical-align: middle; width: 90px; height: 9px;
   border-radius: 5px; background: var(--idle); overflow: hidden; } .bar i { display: block; height: 100%; background: var(--good); }
 .fail-row .bar i { background: var(--bad); } details table td { white-space: normal; }
+td code { white-space: nowrap; overflow-wrap: normal; } td.text:has(code) { white-space: nowrap; }
 """
 
 

@@ -17,6 +17,13 @@ from roiline.ops.generate_proposals import GENERATE_PROPOSALS
 from roiline.ops.retinanet_candidates import RETINANET_CANDIDATES
 
 
+class DenseMaps(NamedTuple):
+    """Is maps of one picture, level by level: scores (1, A or A * C, h, w) and deltas (1, 4A, h, w)."""
+
+    scores: tuple[Float32, ...]
+    deltas: tuple[Float32, ...]
+
+
 class ProposalRows(NamedTuple):
     """Is the proposals of one picture: boxes (R, 4) in network-input pixels and scores (R,), by descending score."""
 
@@ -33,12 +40,17 @@ class CandidateRows(NamedTuple):
     levels: Int64
 
 
-def compute_proposals(
-    c: Computation, plan: RpnPlan, features: Features, im_info: Float32, conventions: Conventions
-) -> ProposalRows:
-    """Returns the proposals of one picture."""
-    parts = []
+def name_rpn_maps(plan: RpnPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the names of the maps of scores and of deltas that proposals are made of, level by level."""
+    ends = [f"_fpn{level.level}" if plan.suffixed else "" for level in plan.levels]
+    scores = "rpn_cls_logits" if plan.by_logit else "rpn_cls_probs"
+    return tuple(f"{scores}{end}" for end in ends), tuple(f"rpn_bbox_pred{end}" for end in ends)
+
+
+def compute_rpn_maps(c: Computation, plan: RpnPlan, features: Features) -> DenseMaps:
+    """Returns objectness and deltas on every level."""
     shared = f"_fpn{plan.levels[0].level}" if plan.suffixed else ""
+    every_score, every_delta = [], []
     for level in plan.levels:
         here = f"_fpn{level.level}" if plan.suffixed else ""
         x = features[level.level]
@@ -46,12 +58,17 @@ def compute_proposals(
             layer = f"conv_rpn{index + 1}" if index else "conv_rpn"
             x = c.conv(x, f"{layer}{here}", pad=1, relu=True, weights_of=f"{layer}{shared}")
         scores = c.conv(x, f"rpn_cls_logits{here}", weights_of=f"rpn_cls_logits{shared}")
-        deltas = c.conv(x, f"rpn_bbox_pred{here}", weights_of=f"rpn_bbox_pred{shared}")
-        if not plan.by_logit:
-            scores = c.show(f"rpn_cls_probs{here}", sigmoid(scores))
+        every_delta.append(c.conv(x, f"rpn_bbox_pred{here}", weights_of=f"rpn_bbox_pred{shared}"))
+        every_score.append(scores if plan.by_logit else c.show(f"rpn_cls_probs{here}", sigmoid(scores)))
+    return DenseMaps(tuple(every_score), tuple(every_delta))
+
+
+def choose_proposals(plan: RpnPlan, maps: DenseMaps, im_info: Float32, conventions: Conventions) -> ProposalRows:
+    """Returns the proposals of one picture that maps of scores and deltas give."""
+    parts = []
+    for level, scores, deltas in zip(plan.levels, *maps, strict=True):
         stride = np.full(2, level.stride, np.float32)
-        anchors = level.anchors.astype(np.float32)
-        parts.append(_generate(plan, scores, deltas, im_info, anchors, stride, conventions))
+        parts.append(_generate(plan, scores, deltas, im_info, level.anchors.astype(np.float32), stride, conventions))
     if not plan.suffixed:
         return ProposalRows(parts[0][0][0], parts[0][1][0])
     boxes, best, _ = COLLECT_PROPOSALS.run(
@@ -92,41 +109,50 @@ def _generate(
     return boxes, best
 
 
-def compute_candidates(
-    c: Computation,
-    plan: DensePlan,
-    features: Features,
-    im_info: Float32,
-    im_size: Float32,
-    conventions: Conventions,
-    *,
-    regress: bool,
-) -> CandidateRows:
-    """Returns what a RetinaNet head says of the anchors of all levels, the best of each level."""
-    probabilities, deltas, strides = [], [], []
-    count = len(plan.anchors[0])
+def name_dense_maps(plan: DensePlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the names of the maps of scores and of deltas that candidates are made of, level by level."""
+    levels = range(plan.low, plan.low + len(plan.anchors))
+    return tuple(f"retnet_cls_prob_fpn{level}" for level in levels), tuple(
+        f"retnet_bbox_pred_fpn{level}" for level in levels
+    )
+
+
+def compute_dense_maps(c: Computation, plan: DensePlan, features: Features) -> DenseMaps:
+    """Returns class probabilities, background included where there is a softmax, and deltas on every level."""
+    probabilities, deltas = [], []
     for level in range(plan.low, plan.low + len(plan.anchors)):
         x = _tower(c, plan, features[level], "cls", level)
         logits = c.conv(x, f"retnet_cls_pred_fpn{level}", pad=1, weights_of=f"retnet_cls_pred_fpn{plan.low}")
         if not plan.shared:
             x = _tower(c, plan, features[level], "bbox", level)
         deltas.append(c.conv(x, f"retnet_bbox_pred_fpn{level}", pad=1, weights_of=f"retnet_bbox_pred_fpn{plan.low}"))
-        name = f"retnet_cls_prob_fpn{level}"
+        values = sigmoid(logits)
         if plan.softmax:
-            blocks = softmax(logits.reshape(1, count, plan.classes, *logits.shape[2:]), 2)
-            c.show(name, blocks.reshape(logits.shape))
-            probabilities.append(blocks[:, :, 1:].reshape(1, -1, *logits.shape[2:]))
-        else:
-            probabilities.append(c.show(name, sigmoid(logits)))
-        strides.append(2.0**level)
+            values = softmax(_part_anchors(plan, logits), 2).reshape(logits.shape)
+        probabilities.append(c.show(f"retnet_cls_prob_fpn{level}", values))
+    return DenseMaps(tuple(probabilities), tuple(deltas))
+
+
+def _part_anchors(plan: DensePlan, maps: Float32) -> Float32:
+    """Returns maps (1, A * K, h, w) as (1, A, K, h, w)."""
+    return maps.reshape(1, len(plan.anchors[0]), plan.classes, *maps.shape[2:])
+
+
+def choose_candidates(
+    plan: DensePlan, maps: DenseMaps, im_info: Float32, im_size: Float32, conventions: Conventions, *, regress: bool
+) -> CandidateRows:
+    """Returns the best anchors of each level of one picture that maps of probabilities and deltas give."""
+    scores = maps.scores
+    if plan.softmax:
+        scores = tuple(_part_anchors(plan, one)[:, :, 1:].reshape(1, -1, *one.shape[2:]) for one in scores)
     offset = float(conventions.plus_one)
     rows = RETINANET_CANDIDATES.run(
-        *probabilities,
-        *deltas,
+        *scores,
+        *maps.deltas,
         np.stack(plan.anchors).astype(np.float32),
         im_info,
         im_size,
-        strides=tuple(strides),
+        strides=tuple(2.0**level for level in range(plan.low, plan.low + len(plan.anchors))),
         pre_nms_top_n=plan.before_nms,
         regress=int(regress),
         network_frame=int(conventions.network_frame),

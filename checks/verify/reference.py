@@ -12,8 +12,16 @@ from roiline.checks.verify.bodies import compute_features
 from roiline.checks.verify.computation import Computation, Observer, ignore
 from roiline.checks.verify.heads import Features, RawRows, compute_boxes, compute_keypoints, compute_masks
 from roiline.checks.verify.pictures import NetworkInput
-from roiline.checks.verify.plan import ReferenceSource
-from roiline.checks.verify.proposals import CandidateRows, ProposalRows, compute_candidates, compute_proposals
+from roiline.checks.verify.plan import DensePlan, ReferenceSource, RpnPlan
+from roiline.checks.verify.proposals import (
+    CandidateRows,
+    DenseMaps,
+    ProposalRows,
+    choose_candidates,
+    choose_proposals,
+    compute_dense_maps,
+    compute_rpn_maps,
+)
 from roiline.core.spec import DetectionRules
 from roiline.core.structures import Float32, Int64
 from roiline.ops.detection_output import DETECTION_OUTPUT
@@ -39,28 +47,22 @@ class Reference:
         plan = self.source.plan
         return compute_features(self._compute("body", observe), plan.body, plan.pyramid, data)
 
-    def proposals(self, features: Features, picture: NetworkInput, observe: Observer = ignore) -> ProposalRows:
-        """Returns the proposals, in network-input pixels."""
-        plan = self.source.plan
-        if plan.rpn is None:
-            raise ValueError("this network has no RPN")
-        computation = self._compute("RPN", observe)
-        return compute_proposals(computation, plan.rpn, features, picture.im_info, plan.conventions)
+    def rpn_maps(self, features: Features, observe: Observer = ignore) -> DenseMaps:
+        """Returns the RPN's objectness and deltas."""
+        return compute_rpn_maps(self._compute("RPN", observe), self._rpn, features)
 
-    def candidates(self, features: Features, picture: NetworkInput, observe: Observer = ignore) -> CandidateRows:
-        """Returns the candidates of a one-stage network."""
-        plan = self.source.plan
-        if plan.dense is None:
-            raise ValueError("this network has no one-stage head")
-        return compute_candidates(
-            self._compute("dense head", observe),
-            plan.dense,
-            features,
-            picture.im_info,
-            picture.im_size,
-            plan.conventions,
-            regress=self._rules.regress,
-        )
+    def choose_proposals(self, maps: DenseMaps, picture: NetworkInput) -> ProposalRows:
+        """Returns the proposals that maps of the RPN give, in network-input pixels."""
+        return choose_proposals(self._rpn, maps, picture.im_info, self.source.plan.conventions)
+
+    def dense_maps(self, features: Features, observe: Observer = ignore) -> DenseMaps:
+        """Returns a one-stage head's probabilities and deltas."""
+        return compute_dense_maps(self._compute("dense head", observe), self._dense, features)
+
+    def choose_candidates(self, maps: DenseMaps, picture: NetworkInput) -> CandidateRows:
+        """Returns the candidates that maps of a one-stage head give."""
+        conventions, regress = self.source.plan.conventions, self._rules.regress
+        return choose_candidates(self._dense, maps, picture.im_info, picture.im_size, conventions, regress=regress)
 
     def boxes(self, features: Features, rois: Float32, picture: NetworkInput, observe: Observer = ignore) -> RawRows:
         """Returns what the box head says of RoIs (T, 5)."""
@@ -99,12 +101,10 @@ class Reference:
     def dense_detections(self, candidates: CandidateRows, picture: NetworkInput) -> DetectionRows:
         """Returns the detections of a one-stage network's candidates."""
         rules, plan = self._rules, self.source.plan
-        if plan.dense is None:
-            raise ValueError("this network has no one-stage head")
         rows = RETINANET_OUTPUT.run(
             *candidates,
             *((picture.im_size,) if plan.conventions.final_clip else ()),
-            num_classes=plan.dense.classes,
+            num_classes=self._dense.classes,
             score_thresh=rules.score_thresh,
             coarsest_score_thresh=rules.coarsest_thresh,
             nms_thresh=rules.nms_thresh,
@@ -155,6 +155,20 @@ class Reference:
 
     def _compute(self, stage: str, observe: Observer) -> Computation:
         return Computation(self.source.find, observe, stage)
+
+    @property
+    def _rpn(self) -> RpnPlan:
+        plan = self.source.plan.rpn
+        if plan is None:
+            raise ValueError("this network has no RPN")
+        return plan
+
+    @property
+    def _dense(self) -> DensePlan:
+        plan = self.source.plan.dense
+        if plan is None:
+            raise ValueError("this network has no one-stage head")
+        return plan
 
     @property
     def _rules(self) -> DetectionRules:

@@ -26,6 +26,8 @@ from roiline.checks.verify.measures import (
     measure_tensor,
 )
 from roiline.checks.verify.pictures import NetworkInput, prepare_input
+from roiline.checks.verify.plan import DensePlan
+from roiline.checks.verify.proposals import DenseMaps, name_dense_maps, name_rpn_maps
 from roiline.checks.verify.reference import DetectionRows, Reference
 from roiline.core.errors import ModelError
 from roiline.core.structures import Float32, UInt8
@@ -80,10 +82,10 @@ class PictureCheck:
         if plan.hidden is not None:
             return Answers(probabilities=self._check_classes(features))
         if plan.dense is not None:
-            return Answers(detections=self._check_dense(features, network_input))
-        proposals, rois = self._check_proposals(features, network_input)
+            return Answers(detections=self._check_dense(plan.dense, features, network_input))
+        rois = self._check_proposals(features, network_input)
         if plan.boxes is None:
-            return Answers(proposals=self._place_in_picture(proposals, network_input))
+            return Answers(proposals=self._answer_proposals(network_input))
         found = self._check_detections(self._check_boxes(features, rois, network_input), network_input)
         rows = self.reference.rois_of_detections(found, network_input)
         masks = self._check_masks(features, rows, found)
@@ -111,20 +113,41 @@ class PictureCheck:
         self.feeds |= dict(zip(names, (features[level] for level in sorted(features)), strict=True))
         return features
 
-    def _check_proposals(
-        self, features: dict[int, Float32], network_input: NetworkInput
-    ) -> tuple[BoxRows | None, Float32]:
-        if self.reference.source.plan.rpn is None:
-            return None, _make_rois(network_input, self.number)
-        seam = self.model.seam("proposals")
-        ends = ("rpn_boxes", "rpn_scores", "rpn_count")
-        maps = self.model.seam("features")
-        proposals = self.reference.proposals(features, network_input, self._observe(seam, maps))
-        boxes, scores, count = self.model.run(ends, maps, self.feeds).values()
-        expected = _rows(proposals.boxes, proposals.scores)
-        self._note(self._measure_boxes("proposals", expected, _rows(boxes[0, : count[0]], scores[0, : count[0]])))
-        rois = np.concatenate([np.zeros((len(proposals.boxes), 1), np.float32), proposals.boxes], axis=1)
-        return expected, rois
+    def _check_proposals(self, features: dict[int, Float32], network_input: NetworkInput) -> Float32:
+        """Compares the RPN and its proposals; returns the reference's RoIs (R, 5), or made up ones where there is no RPN."""
+        plan = self.reference.source.plan.rpn
+        if plan is None:
+            return _make_rois(network_input, self.number)
+        inputs = self.model.seam("features")
+        maps = self.reference.rpn_maps(features, self._observe(self.model.seam("proposals"), inputs))
+        seen, (boxes, scores, count) = self._fetch_rows(
+            name_rpn_maps(plan), ("rpn_boxes", "rpn_scores", "rpn_count"), inputs
+        )
+        expected = self.reference.choose_proposals(seen, network_input)
+        got = _rows(boxes[0, : count[0]], scores[0, : count[0]])
+        self._note(self._measure_boxes("proposals", _rows(*expected), got))
+        proposals = self.reference.choose_proposals(maps, network_input).boxes
+        return np.concatenate([np.zeros((len(proposals), 1), np.float32), proposals], axis=1)
+
+    def _answer_proposals(self, network_input: NetworkInput) -> BoxRows:
+        """Returns the proposals, in original pixels, that the reference makes of the maps that the model makes of the picture."""
+        plan = self.reference.source.plan.rpn
+        if plan is None:
+            raise ValueError("this network has no RPN")
+        seen, _ = self._fetch_rows(name_rpn_maps(plan), (), ())
+        boxes, scores = self.reference.choose_proposals(seen, network_input)
+        return _rows(boxes / self.reference.ratios(network_input), scores)
+
+    def _fetch_rows(
+        self, names: tuple[tuple[str, ...], tuple[str, ...]], rows: Sequence[str], inputs: Sequence[str]
+    ) -> tuple[DenseMaps, list[Tensor]]:
+        """Returns the model's maps of scores and deltas and the rows that it makes of them.
+
+        The reference makes its own rows of the same maps: of scores that are nearly equal the last bit decides which are taken.
+        """
+        got = self.model.run((*names[0], *names[1], *rows), inputs, self.feeds)
+        scores, deltas = (tuple(got[name] for name in part) for part in names)
+        return DenseMaps(scores, deltas), [got[name] for name in rows]
 
     def _check_boxes(self, features: dict[int, Float32], rois: Float32, network_input: NetworkInput) -> RawRows:
         given = "given_rois" in self.model.spec.seams
@@ -143,12 +166,14 @@ class PictureCheck:
         self._note_detections(found, self.model.seam("raw"))
         return found
 
-    def _check_dense(self, features: dict[int, Float32], network_input: NetworkInput) -> DetectionRows:
-        seam, maps = self.model.seam("candidates"), self.model.seam("features")
-        candidates = self.reference.candidates(features, network_input, self._observe(seam, maps))
-        boxes, scores, classes, _ = self.model.run(seam, maps, self.feeds).values()
-        expected = BoxRows(candidates.boxes[0], candidates.scores[0], candidates.classes[0])
+    def _check_dense(self, plan: DensePlan, features: dict[int, Float32], network_input: NetworkInput) -> DetectionRows:
+        seam, inputs = self.model.seam("candidates"), self.model.seam("features")
+        maps = self.reference.dense_maps(features, self._observe(seam, inputs))
+        seen, (boxes, scores, classes, _) = self._fetch_rows(name_dense_maps(plan), seam, inputs)
+        chosen = self.reference.choose_candidates(seen, network_input)
+        expected = BoxRows(chosen.boxes[0], chosen.scores[0], chosen.classes[0])
         self._note(self._measure_boxes("candidates", expected, BoxRows(boxes[0], scores[0], classes[0])))
+        candidates = self.reference.choose_candidates(maps, network_input)
         self.feeds |= dict(zip(seam, candidates, strict=True))
         found = self.reference.dense_detections(candidates, network_input)
         self._note_detections(found, seam)
@@ -179,13 +204,6 @@ class PictureCheck:
     def _check_classes(self, features: dict[int, Float32]) -> Float32:
         seam = self.model.seam("classification")
         return self.reference.classes(features, self._observe(seam, self.model.seam("features")))
-
-    def _place_in_picture(self, proposals: BoxRows | None, network_input: NetworkInput) -> BoxRows | None:
-        """Returns proposals in original pixels."""
-        if proposals is None:
-            return None
-        ratios = self.reference.ratios(network_input)
-        return BoxRows(proposals.boxes / ratios, proposals.scores, proposals.classes)
 
     # --- comparing ---------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ AREA_SPREAD = 2.0
 """Pictures of one profile differ in area by this factor at most, as long as there are profiles left to make."""
 
 _GIVEN_LIMIT = 2000
-_SIZE = re.compile(r"(\d+)x(\d+)")
+_SIZE = re.compile(r"([0-9]{1,5})x([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)

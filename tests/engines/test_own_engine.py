@@ -56,6 +56,7 @@ def test_the_processes_of_a_run_find_it(own_module, digits_model, digits, tmp_pa
         ("own_engine_of_a_test:close_backend", "has no attribute 'close_backend'"),
         ("own_engine_of_a_test:NUMBER", "expected a function, got int"),
         (":open_backend", "expected module:function"),
+        ("../engine:open_backend", "by its whole name"),
     ],
 )
 def test_one_that_is_not_there(own_module, digits_model, name, said):

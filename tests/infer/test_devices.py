@@ -36,6 +36,14 @@ def no_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
+def write_tool(folder, monkeypatch, script):
+    """Puts a driver's tool that runs a script on the path."""
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -124,17 +132,29 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(two_gpus):
         choose_slots("0-2", None)
 
 
+@pytest.mark.parametrize("status", [0, 6])
+def test_a_driver_without_a_gpu_is_as_none(tmp_path, monkeypatch, status):
+    write_tool(tmp_path, monkeypatch, f"echo No devices were found; exit {status}")
+    (slot,) = choose_slots(None, None)
+    assert slot.device.kind == "cpu"
+    with pytest.raises(EngineError, match="no GPU, so none can be used"):
+        choose_slots("0", None)
+
+
+def test_an_answer_that_is_no_text(tmp_path, monkeypatch):
+    write_tool(tmp_path, monkeypatch, r"printf '\377\376\n'")
+    with pytest.raises(EngineError, match="nvidia-smi: expected a line"):
+        choose_slots(None, None)
+
+
 def test_gpus_without_a_driver(no_driver):
     with pytest.raises(EngineError, match="no NVIDIA driver"):
         choose_slots("0", None)
 
 
 def test_a_driver_that_does_not_answer(tmp_path, monkeypatch):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(EngineError, match="does not answer"):
+    write_tool(tmp_path, monkeypatch, "exit 9")
+    with pytest.raises(EngineError, match="does not answer.*--cpu-workers"):
         choose_slots(None, None)
 
 
