@@ -29,7 +29,7 @@ from merge_memory import _write_shards as write_shards
 
 from roiline.infer.cluster_transport import ActorHandle, gather_seconds
 from roiline.infer.merge import MergedResults
-from roiline.infer.messages import Finished, ImageWork, ShardWork, Started
+from roiline.infer.messages import Finished, ImageWork, Report, Several, ShardWork, Started
 from roiline.infer.outputs import write_results
 from roiline.infer.plan import plan_shards
 from roiline.infer.progress import DatasetProgress, RunProgress
@@ -70,6 +70,7 @@ class Assumptions:
     deaths_per_gpu_hour: float = 0.25
     restart_s: float = 60.0
     way_s: float = 0.002
+    read_ahead: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +178,11 @@ class Simulation:
         costs = self._costs
         if not isinstance(event, (ImageStarted, ImageFinished)):
             return costs.report_s + costs.fetch_s + costs.order_s
-        gathered = max(1.0, 2 * self._assumed.images_per_s * gather_seconds(len(self._gpus)))
-        return costs.report_s + costs.fetch_s / gathered
+        # What is told of an image is its end, and its begin where that was fetched before; a fetch carries what was gathered.
+        gather_s, images_per_s = gather_seconds(len(self._gpus)), self._assumed.images_per_s
+        begins = min(1.0, self._assumed.read_ahead / images_per_s / gather_s)
+        shared = costs.fetch_s / max(1.0, images_per_s * gather_s * (1 + begins))
+        return (costs.report_s + shared) * (begins if isinstance(event, ImageStarted) else 1.0)
 
     def _handle(self, event: Event, at: float) -> float:
         name = type(event).__name__
@@ -280,21 +284,25 @@ def measure_report_s(*, together: int = 16) -> float:
     """Returns the head's time for one report of an image beside the scheduler's: unpickled, queued, waited for, received, shown."""
     handle = ActorHandle(_Silent(), _Silent(), 0, "")
     pairs = [(Started(7, place), Finished(7, place, None, 0.01, 0.001)) for place in range(together // 2)]
-    lists = [pickle.dumps([report for pair in pairs for report in pair]) for _ in range(500)]
+    lists = [pickle.dumps([Several(tuple(itertools.chain(*pairs)))]) for _ in range(500)]
     progress = RunProgress(10**6, 0, shown=False)
     dataset = DatasetProgress(TASK, 0, 10**6, 10**6, done=0)
+
+    def show(report: Report) -> None:
+        for one in report.reports if isinstance(report, Several) else ():
+            if isinstance(one, Finished):
+                progress.count(failed=False)
+                dataset.finish_image(0.01, 0.001, images_per_s=progress.images_per_s)
+                progress.show()
 
     def pass_all() -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(handle.waitable, selectors.EVENT_READ)
             for fetched in lists:
-                for report in pickle.loads(fetched):  # noqa: S301 - made a few lines above
-                    handle._put(handle._take(report, 0.0))
+                for several in pickle.loads(fetched):  # noqa: S301 - made a few lines above
+                    handle._put(handle._take(several, 0.0))
                     selector.select(0)
-                    if isinstance(handle.receive(), Finished):
-                        progress.count(failed=False)
-                        dataset.finish_image(0.01, 0.001, images_per_s=progress.images_per_s)
-                        progress.show()
+                    show(handle.receive())
 
     return best_s(pass_all) / (len(lists) * together)
 
@@ -311,8 +319,8 @@ def measure_calls_s(*, calls: int = 1000) -> tuple[float, float]:
     ray.init(address="local", include_dashboard=False, log_to_driver=False)
 
     class Worker:
-        def collect(self) -> list[Started]:
-            return [Started(7, place) for place in range(12)]
+        def collect(self) -> list[Several]:
+            return [Several(tuple(Started(7, place) for place in range(12)))]
 
         def send(self, order: ShardWork) -> None:
             pass

@@ -10,6 +10,7 @@ Nothing here knows Ray: it makes an actor of the class below from outside.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import platform
 import queue
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -29,7 +30,7 @@ from roiline.core.files import FolderLock, lock_holder, sha256_of_file
 from roiline.infer.benchmark_probe import ProbeSetup
 from roiline.infer.devices import choose_slots
 from roiline.infer.gpu_memory import check_free_memory
-from roiline.infer.messages import Done, Failing, Finished, Ready, Refused, Report, Setup, ShardWork, Started
+from roiline.infer.messages import Done, Failing, Finished, Ready, Refused, Report, Setup, Several, ShardWork, Started
 from roiline.infer.request import Slot
 from roiline.infer.shard_transfer import ShardFiles, take_shard
 from roiline.infer.shards import SUFFIX
@@ -114,11 +115,11 @@ class RemoteWorker:
             messages.append(self._messages.get(timeout=wait_s))
             until = time.monotonic() + gather_s
             while True:
-                urgent = not isinstance(messages[-1], (Started, Finished))
+                urgent = not isinstance(messages[-1], (Several, Started, Finished))
                 until = 0.0 if urgent else until
                 rest_s = until - time.monotonic()
                 messages.append(self._messages.get(timeout=rest_s) if rest_s > 0 else self._messages.get_nowait())
-        return messages
+        return join_reports(messages)
 
     def end(self) -> None:
         """Ends the process at once."""
@@ -190,6 +191,25 @@ class RemoteWorker:
                 return self._works[key]
             case _:
                 return order
+
+
+def join_reports(messages: Sequence[Message]) -> list[Message]:
+    """Makes one message of reports of images that follow one another; of an image that was begun and has ended only the end is told."""
+    joined: list[Message] = []
+    for of_images, group in itertools.groupby(messages, lambda one: isinstance(one, (Several, Started, Finished))):
+        if not of_images:
+            joined += group
+            continue
+        reports = [one for message in group for one in _reports_of(message)]
+        ended = {(one.key, one.position) for one in reports if isinstance(one, Finished)}
+        joined.append(Several(tuple(one for one in reports if isinstance(one, Finished) or one not in ended)))
+    return joined
+
+
+def _reports_of(message: Message) -> tuple[Started | Finished, ...]:
+    if isinstance(message, Several):
+        return message.reports
+    return (message,) if isinstance(message, (Started, Finished)) else ()
 
 
 def _check_model(model: Path, digest: str) -> None:

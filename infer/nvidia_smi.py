@@ -111,7 +111,9 @@ def _ask(*arguments: str) -> str:
         if error.stdout.strip() == _NO_GPU:  # some drivers' tools call that a failure, others do not
             return ""
         said = " ".join((error.stdout + error.stderr).split())
-        raise EngineError(f"the NVIDIA driver does not answer: {error}{f' ({said})' if said else ''}{_ADVICE}") from error
+        raise EngineError(
+            f"the NVIDIA driver does not answer: {error}{f' ({said})' if said else ''}{_ADVICE}"
+        ) from error
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(f"the NVIDIA driver does not answer: {error}{_ADVICE}") from error
     return "" if answer.stdout.strip() == _NO_GPU else answer.stdout

@@ -1,7 +1,7 @@
 """What a dataset is to a run: its pictures in order, its categories, and everything that was found wrong with it.
 
-The readers of each kind of dataset (COCO json, VOC root, folder, glob, list, pictures, video) return a `Listing`; `roiline.infer.datasets` orders,
-checks and cuts it to a `Dataset`.
+The readers of each kind of dataset (COCO json, VOC root, folder, glob, list, pictures, video) return a `Listing`;
+`roiline.infer.datasets` orders, checks and cuts it to a `Dataset`.
 """
 
 from __future__ import annotations

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roiline.core.errors import DataError
 from roiline.core.structures import RoidbEntry, UInt8
 from roiline.infer.pictures import FRAME_SUFFIX, open_cv2
-from roiline.infer.roidb import Listing
+from roiline.infer.roidb import Listing, shorten
+from roiline.infer.video_measuring import LOG_LEVEL, measure_video
 
 VIDEO_SUFFIXES = frozenset(
     {".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv", ".ogv", ".3gp", ".mts", ".m2ts"}
@@ -28,18 +29,10 @@ DEFAULT_RATE = 25.0
 """Frames a second of a video that does not say it."""
 
 _MOST_RATE = 1000.0
+_SILENT = "-8"
 _KEPT_FRAMES = 16
 _OPEN_VIDEOS = 4
 _LOCK = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class VideoFacts:
-    """Is what a video is: frames that can be decoded, how many its header states (0: nothing), and their (height, width)."""
-
-    frames: int
-    stated_frames: int
-    size_hw: tuple[int, int]
 
 
 def is_video_file(path: Path) -> bool:
@@ -68,28 +61,14 @@ def read_video(path: Path) -> Listing:
     facts = measure_video(path)
     height, width = facts.size_hw
     entries = tuple(RoidbEntry(number, frame_path(path, number), height, width) for number in range(facts.frames))
-    notes: tuple[str, ...] = ()
+    notes = []
     if facts.stated_frames > 0 and facts.stated_frames != facts.frames:
-        notes = (f"video whose header states another number of frames: {facts.stated_frames}, {facts.frames} decode",)
-    return Listing(path.stem, "video", path.parent, (), entries, notes)
-
-
-def measure_video(path: Path) -> VideoFacts:
-    """Decodes a video from end to end and says what it is.
-
-    Raises:
-        DataError: it cannot be opened, or has no frame that can be decoded.
-    """
-    cv2 = open_cv2()
-    with _opened(path) as capture:
-        fits, first = capture.read()
-        if not fits:
-            raise DataError(f"{path}: the video has no frame that can be decoded")
-        count = 1
-        while capture.grab():
-            count += 1
-        stated = capture.get(cv2.CAP_PROP_FRAME_COUNT)
-    return VideoFacts(count, max(0, int(stated)), (int(first.shape[0]), int(first.shape[1])))
+        notes.append(
+            f"video whose header states another number of frames: {facts.stated_frames}, {facts.frames} decode"
+        )
+    if facts.complaints:
+        notes.append(f"video that is damaged inside; the decoder says: {shorten(facts.complaints, limit=3)}")
+    return Listing(path.stem, "video", path.parent, (), entries, tuple(notes))
 
 
 def read_rate(path: Path) -> float:
@@ -158,11 +137,12 @@ class _FrameReader:
             if number - self._next < _KEPT_FRAMES:
                 self._keep(*self._capture.retrieve())
             self._next += 1
+        if number not in self._passed:
+            raise DataError(f"{self._path}: frame {number} cannot be decoded")
 
     def _keep(self, fits: bool, frame: UInt8) -> None:
-        if not fits:
-            raise DataError(f"{self._path}: frame {self._next} cannot be decoded")
-        self._passed[self._next] = frame
+        if fits:
+            self._passed[self._next] = frame
         while len(self._passed) > _KEPT_FRAMES:
             self._passed.popitem(last=False)
 
@@ -181,6 +161,7 @@ def _reader_of(video: Path) -> _FrameReader:
 
 
 def _open_capture(path: Path) -> Any:
+    os.environ.setdefault(LOG_LEVEL, _SILENT)  # what it complains of was said when the frames were counted
     cv2 = open_cv2()
     if not path.is_file():
         raise DataError(f"{path}: cannot be read (no such file)")

@@ -21,7 +21,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -82,14 +81,21 @@ class _OpenShard:
     turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(1))
 
 
-@dataclass(frozen=True, slots=True)
+def _closed_lock() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+@dataclass(slots=True)
 class _Item:
-    """Is one image on its way; `closes`: the batch that it joins takes no more after it."""
+    """Is one image on its way; `closes`: the batch that it joins takes no more after it. `picture` is there once `read` is open."""
 
     shard: _OpenShard
     image: ImageWork
-    picture: Future[_Picture | Failure]
     closes: bool
+    picture: _Picture | Failure | None = None
+    read: threading.Lock = field(default_factory=_closed_lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +143,8 @@ class Worker:
         self._pending = 0  # images of shards in hand that the main lane has not taken yet
         self._pending_lock = threading.Lock()
         self._clocks: dict[str, StageClock] = {}
-        self._reader_clock = threading.local()
         self._words = DecoderWords()
-        self._readers = ThreadPoolExecutor(setup.readers, "reader", initializer=self._name_reader)
+        self._unread: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
 
     def listen(self) -> None:
         """Starts to take orders, and from then on leaves when the parent is gone, also while a model is still being opened."""
@@ -150,12 +155,16 @@ class Worker:
         self._predictor = predictor
         self._rules = spec_with_overrides(predictor.spec, self._setup.overrides).image_rules
         self._line.guard("feeder", self._feed)
+        readers = [self._line.guard(f"reader-{n}", partial(self._read_items, n)) for n in range(self._setup.readers)]
         writer = self._line.guard("writer", self._write)
         self._run_batches()
         with self._clock("main").measure("wait_write"):
             self._finished.put(None)
             writer.join()
-        self._readers.shutdown()
+        for _ in readers:
+            self._unread.put(None)
+        for reader in readers:
+            reader.join()
 
     def take_samples(self) -> dict[str, Samples]:
         """Returns what each lane has measured since the last call."""
@@ -168,7 +177,8 @@ class Worker:
         return {lane: spans for lane, spans in taken.items() if spans}
 
     def _clock(self, lane: str) -> StageClock:
-        return self._clocks.setdefault(lane, StageClock(traced=self._setup.traced))
+        clock = self._clocks.get(lane)
+        return clock if clock is not None else self._clocks.setdefault(lane, StageClock(traced=self._setup.traced))
 
     # -- receiver ----------------------------------------------------------------------------------------------------------------
 
@@ -203,9 +213,10 @@ class Worker:
                 if place % announced == 0:
                     touched = (image.position for image in work.images[place : place + announced])
                     self._line.announce([Started(work.key, one) for one in touched if one not in work.skip])
-                picture = self._readers.submit(self._read, shard, image)
+                item = _Item(shard, image, closes)
+                self._unread.put(item)
                 with clock.measure("wait_room"):
-                    self._items.put(_Item(shard, image, picture, closes))
+                    self._items.put(item)
         self._items.put(None)
 
     def _list_images(self, work: ShardWork) -> list[tuple[ImageWork, bool, bool]]:
@@ -219,14 +230,16 @@ class Worker:
             for place, image in enumerate(work.images)
         ]
 
-    def _name_reader(self) -> None:
-        self._reader_clock.clock = self._clock(threading.current_thread().name.replace("_", "-"))
+    def _read_items(self, reader: int) -> None:
+        clock = self._clock(f"reader-{reader}")
+        while (item := self._unread.get()) is not None:
+            item.picture = self._read(item.shard, item.image, clock)
+            item.read.release()
 
-    def _read(self, shard: _OpenShard, image: ImageWork) -> _Picture | Failure:
+    def _read(self, shard: _OpenShard, image: ImageWork, clock: StageClock) -> _Picture | Failure:
         """Makes network input of one image; what is wrong with the picture becomes a failure, anything else ends the worker."""
         if image.position in shard.work.skip:
             return Failure(image.image_id, shard.work.skip[image.position])
-        clock: StageClock = self._reader_clock.clock
         subject = Work(shard.work.key, (image.image_id,))
         try:
             with clock.measure("read", subject):
@@ -284,32 +297,41 @@ class Worker:
                 self._begin_batch(batch)
                 self._finish_batches()
                 return
-            picture = self._wait_for_picture(item)
-            taken = Work(item.shard.work.key, (item.image.image_id,))
-            clock.add("wait_picture", time.perf_counter() - start, start_s=start, work=taken)
-            none_to_come = self._count_pending(-1) == 0
-            item.shard.begun |= not self._stopping.is_set()
-            if isinstance(picture, Failure) and item.shard.begun:
-                self._keep(item, picture)
-            elif isinstance(picture, _Picture) and item.shard.begun:
-                if batch and not self._fit_together(batch[-1][1].prepared, picture.prepared):
-                    self._begin_batch(batch)
-                batch.append((item, picture))
-            if item.closes or none_to_come or len(batch) >= self._setup.batch_size:
-                self._begin_batch(batch)
-            if none_to_come or item.shard.work.careful:
-                self._finish_batches()
-                self._line.flush()
-            if item.closes and item.shard.work.careful:
-                item.shard.turns.release()
+            self._take(item, batch, start)
 
-    def _wait_for_picture(self, item: _Item) -> _Picture | Failure:
-        """Waits for a picture; reports that were held back do not wait with it."""
-        try:
-            return item.picture.result(HOLD_S)
-        except TimeoutError:
+    def _take(self, item: _Item, batch: list[tuple[_Item, _Picture]], start: float) -> None:
+        """Takes the next picture into `batch`, and runs what is full or will not get any fuller; waited for it since `start`.
+
+        Nothing here holds a picture longer than it is needed: the memory of one that is done with is that of the next, still warm.
+        """
+        shard = item.shard
+        picture = self._wait_for_picture(item)
+        taken = Work(shard.work.key, (item.image.image_id,))
+        self._clock("main").add("wait_picture", time.perf_counter() - start, start_s=start, work=taken)
+        none_to_come = self._count_pending(-1) == 0
+        shard.begun |= not self._stopping.is_set()
+        if isinstance(picture, Failure) and shard.begun:
+            self._keep(item, picture)
+        elif isinstance(picture, _Picture) and shard.begun:
+            if batch and not self._fit_together(batch[-1][1].prepared, picture.prepared):
+                self._begin_batch(batch)
+            batch.append((item, picture))
+        del picture
+        if item.closes or none_to_come or len(batch) >= self._setup.batch_size:
+            self._begin_batch(batch)
+        if none_to_come or shard.work.careful:
+            self._finish_batches()
             self._line.flush()
-            return item.picture.result()
+        if item.closes and shard.work.careful:
+            shard.turns.release()
+
+    def _wait_for_picture(self, item: _Item) -> _Picture | Failure | None:
+        """Waits for a picture and takes it; reports that were held back do not wait with it."""
+        if not item.read.acquire(timeout=HOLD_S):
+            self._line.flush()
+            item.read.acquire()
+        picture, item.picture = item.picture, None
+        return picture
 
     def _fit_together(self, first: PreparedPicture, second: PreparedPicture) -> bool:
         return self._setup.batch_mode == "padded" or first.pixels.shape == second.pixels.shape

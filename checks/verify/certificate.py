@@ -16,7 +16,7 @@ import numpy as np
 
 from roiline.checks.verify.measures import WEIGHT_TOLERANCE, Measure, StageResult
 from roiline.checks.verify.page import make_page
-from roiline.checks.verify.verification import Picture, Verification
+from roiline.checks.verify.verification import ENGINE_STAGE, Picture, Verification
 from roiline.core.files import make_folder, sha256_of_file, write_durable, write_json
 from roiline.core.records import plain_from_record
 
@@ -102,9 +102,11 @@ def describe_failure(certificate: Certificate) -> str:
     stage = next(stage for stage in certificate["stages"] if not stage["passed"])
     worst = stage["worst"]
     error = "not a finite number" if worst["error"] is None else f"{worst['error']:.2g}"
+    engine = stage["name"].startswith(f"{ENGINE_STAGE} ")
+    what = "an engine does not answer as ONNX Runtime does" if engine else "model and checkpoint do not match"
     why = f" ({worst['note']})" if worst["note"] else ""
     return (
-        f"model and checkpoint do not match: the first stage that leaves its tolerance is `{stage['name']}`, at {worst['name']}: "
+        f"{what}: the first stage that leaves its tolerance is `{stage['name']}`, at {worst['name']}: "
         f"error {error}, tolerance {worst['tolerance']:g}{why}"
     )
 

@@ -129,6 +129,7 @@ def _show_tolerances(certificate: Certificate) -> str:
         "score": "scores of two boxes that are one box",
         "unmatched": "share of boxes without a partner (same class, overlap of 0.99, scores alike), both sides fed with the same numbers",
         "whole": "that share where each side made its own from the picture",
+        "engine": "that share of another engine against ONNX Runtime",
         "maps": "masks and heatmaps of boxes that each side found itself: as a tensor",
     }
     limits = certificate["tolerances"]

@@ -253,10 +253,15 @@ def feed_of_picture(prepared: PreparedPicture, picture: UInt8) -> dict[str, Tens
     }
 
 
-def compare_answers(stage: str, number: int, expected: Answers, got: Answers, tolerances: Tolerances) -> list[Measure]:
-    """Compares what two programs say of a whole picture, box by box; maps are compared where their boxes are one."""
+def compare_answers(
+    stage: str, number: int, expected: Answers, got: Answers, tolerances: Tolerances, *, unmatched: float
+) -> list[Measure]:
+    """Compares what two programs say of a whole picture, box by box; maps are compared where their boxes are one.
+
+    `unmatched` is the share of boxes that may have no partner.
+    """
     measures = []
-    compare = partial(measure_boxes, score=tolerances.score, unmatched=tolerances.whole, one_may_flip=True)
+    compare = partial(measure_boxes, score=tolerances.score, unmatched=unmatched, one_may_flip=True)
     if expected.probabilities is not None and got.probabilities is not None:
         return [measure_tensor(stage, "cls_prob", number, expected.probabilities, got.probabilities, tolerances.tensor)]
     if expected.detections is None or got.detections is None:

@@ -30,6 +30,9 @@ from roiline.engines.registry import open_engine
 from roiline.infer.model import choose_stage
 from roiline.infer.pictures import read_picture
 
+ENGINE_STAGE = "engine"
+"""What the names of stages begin with that compare another engine with ONNX Runtime."""
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -120,7 +123,9 @@ def verify_model(
         described.append(dict(whole.description))
         given = [_ask(whole, feeds, spec) for _, feeds in answers]
     for number, (expected, _) in enumerate(answers):
-        measures += compare_answers("whole model", number, expected, given[number], tolerances)
+        measures += compare_answers(
+            "whole model", number, expected, given[number], tolerances, unmatched=tolerances.whole
+        )
     for other in others:
         found, description = _check_engine(other, answers, given, tolerances)
         measures += found
@@ -138,11 +143,13 @@ def _check_engine(
     """Compares a whole model in another engine with what ONNX Runtime said."""
     spec = read_spec(other.path)
     with _open_whole(other.path, spec, other.engine, other.device) as engine:
-        stage = f"engine {engine.description.get('engine', other.engine)}"
+        stage = f"{ENGINE_STAGE} {engine.description.get('engine', other.engine)}"
         found = [
             measure
             for number, ((_, feeds), expected) in enumerate(zip(answers, given, strict=True))
-            for measure in compare_answers(stage, number, expected, _ask(engine, feeds, spec), tolerances)
+            for measure in compare_answers(
+                stage, number, expected, _ask(engine, feeds, spec), tolerances, unmatched=tolerances.engine
+            )
         ]
         return found, dict(engine.description)
 

@@ -84,6 +84,7 @@ def test_black_pictures_are_refused_and_nothing_is_written(source, black, tmp_pa
         (["--precision", "int8"], "give a dataset with --calibrate"),
         (["--images", "."], "--images belongs to --calibrate DATA"),
         (["--calibrate-proposals", "x.pkl"], "--calibrate-proposals belongs to --calibrate DATA"),
+        (["--calibrate-limit", "4"], "--calibrate-limit belongs to --calibrate DATA"),
         (["--precision", "bf16", "--calibrate", "."], "runs no bf16"),
         (["--calibrate", "."], "nothing to compare"),
     ],

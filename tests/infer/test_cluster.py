@@ -25,7 +25,7 @@ from roiline.infer import cluster_actor, cluster_transport
 from roiline.infer.cluster import Machine, choose_cluster_slots, connect, list_machines, needed_resources, place_workers
 from roiline.infer.cluster_actor import Ended, Place, RemoteWorker
 from roiline.infer.cluster_transport import ActorHandle, ActorStarter, open_transport
-from roiline.infer.messages import Failing, Finished, Left, Refused, ShardWork, Started
+from roiline.infer.messages import Failing, Finished, Left, Refused, Several, ShardWork, Started
 from roiline.infer.python_api import request_from_options
 from roiline.infer.request import RunRequest, Slot
 from roiline.infer.run import run_dataset, worker_setup
@@ -258,13 +258,13 @@ def test_pictures_that_a_machine_does_not_see_are_its_last_word(tmp_path: Path) 
 
 def test_reports_of_images_are_gathered_until_one_is_urgent(tmp_path: Path) -> None:
     worker = RemoteWorker(make_place(tmp_path))
-    for report in (Started(0, 0), Finished(0, 0, None)):
+    for report in (Several((Started(0, 0), Started(0, 1))), Finished(0, 0, None), Started(1, 0)):
         worker._messages.put(report)
-    assert worker.collect(30, 0.05) == [Started(0, 0), Finished(0, 0, None)]
+    assert worker.collect(30, 0.05) == [Several((Started(0, 1), Finished(0, 0, None), Started(1, 0)))]
     assert worker.collect(0.01, 600) == []
     for report in (Started(0, 1), Left({}), Started(0, 2)):
         worker._messages.put(report)
-    assert worker.collect(30, 600) == [Started(0, 1), Left({}), Started(0, 2)]
+    assert worker.collect(30, 600) == [Several((Started(0, 1),)), Left({}), Several((Started(0, 2),))]
     worker.end()
     assert len(collect_all(worker)) == 1
 

@@ -154,7 +154,7 @@ def test_gpus_without_a_driver(no_driver):
 
 def test_a_driver_that_does_not_answer(tmp_path, monkeypatch):
     write_tool(tmp_path, monkeypatch, "exit 9")
-    with pytest.raises(EngineError, match="does not answer.*--cpu-workers"):
+    with pytest.raises(EngineError, match=r"does not answer.*--cpu-workers"):
         choose_slots(None, None)
 
 

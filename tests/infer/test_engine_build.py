@@ -243,7 +243,9 @@ def test_a_timing_cache_of_another_machine_is_refused(fake, request_for, tmp_pat
         ({"skip_gates": ("speed",)}, "--skip-gate speed: there is no such gate; there are equal-rows"),
         ({"task": "classification"}, "this model makes proposals and detections, not classification"),
         ({"shapes": "what"}, "expected HEIGHTxWIDTH"),
+        ({"shapes": "96x128,333x320"}, "333x320-333x320: no picture has such a shape; .* multiples of 32"),
         ({"batch_sizes": (0,)}, "--batch-sizes"),
+        ({"settings": BuildSettings(workspace_mb=0)}, "--workspace: expected megabytes"),
         ({"data": None, "split": "train"}, "belong to a dataset"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -113,3 +114,62 @@ def test_a_run_over_a_video_finds_the_same_as_one_over_its_frames(tmp_path: Path
         assert (summary.exit_code, summary.images) == (0, 12)
         results.append((out / "detections.pkl").read_bytes())
     assert results[0] == results[1]
+
+
+def test_damage_inside_is_told_once_and_nothing_reaches_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(2)
+    path = tmp_path / "noise.mp4"
+    writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*"mp4v"), 10, (WIDTH, HEIGHT))
+    for _ in range(20):
+        writer.write(random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8))
+    writer.release()
+    content = bytearray(path.read_bytes())
+    for place in range(2000, len(content) * 3 // 4, 997):
+        content[place] ^= 255
+    path.write_bytes(content)
+    capfd.readouterr()
+    dataset = load_dataset(path)
+    assert any("damaged inside; the decoder says: " in note for note in dataset.problems), dataset.problems
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_decoder_that_crashes_is_an_error_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    video = write_video(tmp_path / "clip.avi", 2)
+    crashing = tmp_path / "crashing"
+    crashing.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    crashing.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(crashing))
+    with pytest.raises(DataError, match=r"clip\.avi: the decoder crashed over it \(signal 11\)"):
+        load_dataset(video)
+
+
+def test_a_frame_that_cannot_be_decoded_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    video = write_video(tmp_path / "clip.avi", 8)
+
+    class Capture:
+        """A capture whose third frame is there and cannot be had."""
+
+        def __init__(self) -> None:
+            self._inner = cv2.VideoCapture(str(video), cv2.CAP_FFMPEG)
+            self._number = -1
+
+        def grab(self) -> bool:
+            self._number += 1
+            return self._inner.grab()
+
+        def retrieve(self) -> tuple[bool, np.ndarray | None]:
+            return (False, None) if self._number == 2 else self._inner.retrieve()
+
+        def release(self) -> None:
+            self._inner.release()
+
+    monkeypatch.setattr("roiline.infer.video._open_capture", lambda _path: Capture())
+    for number in (5, 2, 3, 2, 7, 0):
+        path = frame_path(video, number)
+        if number == 2:
+            with pytest.raises(DataError, match="frame 2 cannot be decoded"):
+                read_bytes(path)
+        else:
+            assert number_of(read_picture(path)) == number
