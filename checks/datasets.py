@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -92,7 +93,7 @@ def _check_pictures(dataset: Dataset) -> tuple[str, ...]:
         return ()  # counting its frames has decoded them
     found = Findings()
     entries = dataset.entries
-    if not any(entry.path.is_file() for entry in entries):
+    if not any(os.path.isfile(entry.path) for entry in entries):
         hint = "; say where they are with --images" if dataset.kind == "coco" else ""
         return (f"none of the {len(entries)} pictures is in {dataset.root}{hint}",)
     with ThreadPoolExecutor(_READERS) as readers:
@@ -104,7 +105,7 @@ def _check_pictures(dataset: Dataset) -> tuple[str, ...]:
 
 def _find_fault(entry: RoidbEntry) -> tuple[str, str] | None:
     """Returns what is wrong with the file of one picture, and the details; None: nothing."""
-    if not entry.path.is_file():
+    if not os.path.isfile(entry.path):  # unlike Path.is_file, no for a name too long for a file
         return "picture that is not there", ""
     try:
         sizes = {read_size(entry.path, exif="apply"), read_size(entry.path, exif="ignore")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -56,9 +57,9 @@ def inspect_paths(paths: Sequence[str], *, images: Path | None = None) -> Inspec
 def inspect_path(source: str, images: Path | None = None) -> Inspected:
     """Says what one path is: a file by its content, a folder, or a pattern of pictures."""
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path.is_dir, no for a name too long for a file
         return inspect_run(path) if is_run(path) else inspect_dataset(source)
-    if not path.exists():
+    if not os.path.exists(path):
         if has_wildcards(source):
             return inspect_dataset(source)
         return Inspected(failed(source, _UNKNOWN, DataError("there is no such file or folder")))

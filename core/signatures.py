@@ -77,6 +77,10 @@ def _recognise_archive(head: bytes) -> Content | None:
         return Content("a zip archive", _COMPRESSED_ADVICE)
     if _TORCH_LEGACY_MAGIC in head[:16]:
         return Content("a PyTorch checkpoint (form before version 1.6)", _TORCH_ADVICE)
+    if head.startswith(b"PAR1"):
+        return Content(
+            "a Parquet table", "no command reads one; give the .pkl or .json file that --format can write too"
+        )
     if head[257:262] == b"ustar":
         return Content("a tar archive", _COMPRESSED_ADVICE)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def _describe_run(run: DatasetRun, request: RunRequest, spec: ModelSpec, rate: f
         out=run.out,
         dataset=run.dataset.name,
         images=len(run.entries),
-        missing=sum(not entry.path.is_file() for entry in run.entries),
+        missing=sum(not os.path.isfile(entry.path) for entry in run.entries),
         shapes=dict(shapes.most_common()),
         shards=len(run.shards),
         shards_left=len(run.shards_left),

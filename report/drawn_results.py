@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -77,29 +77,41 @@ def draw_results(results_path: Path, dataset: Dataset, out_dir: Path, request: D
     rules = rules_of(request, results_path, dataset)
     dataset = dataset_of_run(results_path, dataset)
     entries, per_image = read_image_rows(results_path, dataset)
-    truths = read_truth_rows(dataset, entries) if request.ground_truth else None
+    truths: Sequence[Rows | None] = read_truth_rows(dataset, entries) if request.ground_truth else [None] * len(entries)
     make_folder(out_dir)
     sinks: list[_Sink] = [
         VideoFile(name_video(dataset, out_dir)) if dataset.kind == "video" else _PictureFiles(out_dir, dataset.entries)
     ]
     if request.sheet:
         sinks.append(ContactSheet(out_dir, title=dataset.name))
+    every = request.every or dataset.kind == "video"
+    drawn, failed = _draw_all(zip(entries, per_image, truths, strict=True), rules, sinks, every=every)
+    if failed and not drawn:
+        raise DataError(f"none of the {len(failed)} pictures to draw could be drawn; the first: {failed[0][1]}")
+    files, *sheets = [sink.close() for sink in sinks]
+    return Drawing(files, tuple(file for sheet in sheets for file in sheet), tuple(failed), drawn)
+
+
+def _draw_all(
+    pictures: Iterable[tuple[RoidbEntry, Rows | Proposals, Rows | None]],
+    rules: DrawingRules,
+    sinks: Sequence[_Sink],
+    *,
+    every: bool,
+) -> tuple[int, list[tuple[ImageId, str]]]:
+    """Draws (entry, results, ground truth) and returns how many were drawn, and those that could not be, with the reason."""
     failed: list[tuple[ImageId, str]] = []
     drawn = 0
-    for place, (entry, found) in enumerate(zip(entries, per_image, strict=True)):
-        truth = None if truths is None else truths[place]
+    for entry, found, truth in pictures:
         shown = has_rows(choose_shown(found, rules)) or (truth is not None and has_rows(truth))
-        if not (shown or request.every or dataset.kind == "video"):
+        if not (shown or every):
             continue
         try:
             _draw_one(entry, found, truth, rules, sinks)
             drawn += 1
         except (DataError, OSError) as failure:
             failed.append((entry.image_id, str(failure)))
-    if failed and not drawn:
-        raise DataError(f"none of the {len(failed)} pictures to draw could be drawn; the first: {failed[0][1]}")
-    files, *sheets = [sink.close() for sink in sinks]
-    return Drawing(files, tuple(file for sheet in sheets for file in sheet), tuple(failed), drawn)
+    return drawn, failed
 
 
 def check_folder(out_dir: Path, dataset: Dataset) -> None:

@@ -223,12 +223,14 @@ class _HangsOnImage(_Wrapped):
 
     def harm(self, ids: tuple[int, ...]) -> None:
         if 22 in ids:
+            self._model.with_name("harmed").touch()
             ctypes.PyDLL(None).sleep(3600)
 
 
 class _StopsOnImage(_Wrapped):
     def harm(self, ids: tuple[int, ...]) -> None:
         if 22 in ids:
+            self._model.with_name("harmed").touch()
             os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -6,32 +6,36 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from detectron2_cases import FOLDER, build_detectron2_case, recipe_of
 from model_cases import BOX_TOLERANCE, SCORE_TOLERANCE, ModelCase, build_case
 from shared_data import shared_files
 
+from roiline.checks.verify.detectron2_plan import read_detectron2_source
 from roiline.checks.verify.detectron_plan import read_detectron_source
 from roiline.checks.verify.heads import RawRows
 from roiline.checks.verify.pictures import NetworkInput, prepare_input
 from roiline.checks.verify.plan import ReferenceSource
 from roiline.checks.verify.reference import Reference
-from roiline.checks.verify.verification import load_pictures, verify_model
+from roiline.checks.verify.verification import Picture, load_pictures, verify_model
 from roiline.export.detectron.exporter import export_detectron
+from roiline.export.detectron2.exporter import export_detectron2
 from roiline.infer.pictures import read_picture
 
 ALWAYS = {"faster_R50_FPN_tiny", "faster_VGG_CNN_M_1024_a"}
+ALWAYS_DETECTRON2 = "faster_R18_FPN_a"
 NOT_A_CASE = {"stability"}
 ON_THE_HOST = ("_tta", "softnms", "_vote", "aug_", "nmsoks")
 """Cases whose record is of what a run does on the host; their networks are those of other cases."""
 BLOB_TOLERANCE = 2e-4
 
 
-def _cases(always: bool) -> list[object]:
+def _cases() -> list[object]:
     found = [*shared_files("golden/e2e/*.json"), *shared_files("golden/e2e_more/*.json")]
     known = [case for case in found if case.values[0] is not None and case.id not in NOT_A_CASE]
     if not known:
         return found[:1]
     return [
-        case if always and case.id in ALWAYS else pytest.param(*case.values, id=case.id, marks=pytest.mark.golden)
+        case if case.id in ALWAYS else pytest.param(*case.values, id=case.id, marks=pytest.mark.golden)
         for case in known
     ]
 
@@ -41,7 +45,7 @@ def _read(description: Path, folder: Path) -> tuple[ModelCase, ReferenceSource]:
     return case, read_detectron_source(case.cfg, case.weights, case.overrides)
 
 
-@pytest.mark.parametrize("description", _cases(always=True))
+@pytest.mark.parametrize("description", _cases())
 def test_the_exported_model_is_the_network_of_its_checkpoint(description: Path, tmp_path: Path) -> None:
     case, source = _read(description, tmp_path)
     model = tmp_path / "model.onnx"
@@ -50,7 +54,26 @@ def test_the_exported_model_is_the_network_of_its_checkpoint(description: Path, 
     assert found.failed is None, found.failed.worst
 
 
-@pytest.mark.parametrize("description", _cases(always=True))
+def _verify_detectron2(name: str, folder: Path) -> None:
+    case = build_detectron2_case(name, folder)
+    model = folder / "model.onnx"
+    export_detectron2(case.cfg, case.weights, model)
+    pictures = [Picture(name, recipe_of(image["recipe"])) for image in case.info["images"]]
+    found = verify_model(model, read_detectron2_source(case.cfg, case.weights), pictures)
+    assert found.failed is None, found.failed.worst
+
+
+def test_a_detectron2_model_is_the_network_of_its_checkpoint(tmp_path: Path) -> None:
+    _verify_detectron2(ALWAYS_DETECTRON2, tmp_path)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("description", shared_files(f"{FOLDER}/*_*.json"))
+def test_every_detectron2_model_is_the_network_of_its_checkpoint(description: Path, tmp_path: Path) -> None:
+    _verify_detectron2(description.stem, tmp_path)
+
+
+@pytest.mark.parametrize("description", _cases())
 def test_the_reference_computes_what_the_original_did(description: Path, tmp_path: Path) -> None:
     case, source = _read(description, tmp_path)
     if "stat_names" not in case.expected or any(part in case.name for part in ON_THE_HOST):
@@ -93,13 +116,13 @@ def _compare_blobs(case: ModelCase, source: ReferenceSource) -> dict[str, float]
 def _check_answers(case: ModelCase, reference: Reference, raw: RawRows, network_input: NetworkInput) -> None:
     found = reference.detections(raw, network_input)
     expected = case.expected["dets_x1y1x2y2_score_class"]
-    if source_has_no_ties(case):
+    if has_no_ties(case):
         assert len(found.scores) == len(expected)
         np.testing.assert_allclose(found.scores, expected[:, 4], atol=SCORE_TOLERANCE, rtol=0)
         np.testing.assert_allclose(found.boxes, expected[:, :4], atol=BOX_TOLERANCE, rtol=0)
 
 
-def source_has_no_ties(case: ModelCase) -> bool:
+def has_no_ties(case: ModelCase) -> bool:
     """Says that no two boxes of a class score the same: else the original's sort decides which are left."""
     scores = case.expected["bbox_scores"][:, 1:]
     return all(len(np.unique(column)) == len(column) for column in scores.T)

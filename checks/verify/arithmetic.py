@@ -128,6 +128,11 @@ def enlarge_bilinear(x: Float32, factor: int) -> Float32:
     return np.asarray(samples(x.shape[2]) @ x @ samples(x.shape[3]).T, np.float32)
 
 
+def flatten(x: Float32) -> Float32:
+    """Returns what each row of (T, C, h, w) holds as one row (T, C * h * w); T may be 0."""
+    return x.reshape(len(x), int(np.prod(x.shape[1:])))
+
+
 def connect(x: Float32, weight: Float32, bias: Float32) -> Float32:
     """Returns x W^T + b of rows (T, C)."""
     result: Float32 = x @ weight.T + bias

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from roiline.checks.verify.arithmetic import (
     connect,
     convolve,
+    flatten,
     normalise_groups,
     pool_maximum,
     rectify,
@@ -125,7 +126,7 @@ class Computation:
     def dense(self, x: Float32, layer: str, *, relu: bool = False, weights_of: str | None = None) -> Float32:
         """Computes a fully connected layer on what each row holds."""
         source = weights_of or layer
-        y = connect(x.reshape(len(x), -1), self.weight(f"{source}_w"), self.weight(f"{source}_b"))
+        y = connect(flatten(x), self.weight(f"{source}_w"), self.weight(f"{source}_b"))
         return self.show(layer, rectify(y) if relu else y)
 
     # --- what several parts of a network are made of -----------------------------------------------------------------

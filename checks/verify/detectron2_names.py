@@ -65,7 +65,8 @@ class Detectron2Names:
     def _layer(self, layer: str, part: str) -> Float32 | None:
         path = self._path(layer)
         values = self._take(f"{path}.{'weight' if part == 'w' else 'bias'}")
-        folded = None if self._is_residual(layer) else self._fold(path)
+        batch_normed = self._take(f"{path}.norm.running_mean") is not None  # group normalisation has no statistics
+        folded = self._fold(path) if batch_normed and not self._is_residual(layer) else None
         if folded is not None:
             values = self._fold_into(values, part, *folded)
         return None if values is None else self._arrange(layer, values)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roiline.checks.verify.arithmetic import enlarge_bilinear, sigmoid, softmax
+from roiline.checks.verify.arithmetic import enlarge_bilinear, flatten, sigmoid, softmax
 from roiline.checks.verify.computation import Computation
 from roiline.checks.verify.plan import BoxPlan, KeypointPlan, LastStage, MaskPlan, Perceptron, Pooling
 from roiline.core.boxes import clip_boxes
@@ -155,7 +155,7 @@ def _compute_fused(
     x = compute_trunk(c, plan.trunk, pooled)
     votes = _compute_votes(c, plan, features, rois, conventions, ("psroi_cls_score", "psroi_bbox_pred"))
     if plan.join == "concat":
-        x = np.concatenate([x.reshape(len(x), -1), *votes], axis=1)
+        x = np.concatenate([flatten(x), *votes], axis=1)
     names = ("cls_score", "bbox_pred")
     said = [c.dense(x, name) for name in names]
     if plan.join != "concat":
@@ -227,7 +227,8 @@ def compute_masks(
     x = c.dense(x, name) if plan.dense else c.conv(x, name)
     if plan.enlarged > 1:
         x = c.deconv(x, f"{name}_up", stride=plan.enlarged, pad=plan.enlarged // 2)
-    every = c.show("mask_fcn_probs", sigmoid(x)).reshape(len(rois), -1, plan.size, plan.size)
+    every = flatten(c.show("mask_fcn_probs", sigmoid(x)))
+    every = every.reshape(len(rois), every.shape[1] // plan.size**2, plan.size, plan.size)
     columns = np.zeros(len(rois), np.int64) if plan.agnostic else classes
     return c.show("masks", every[np.arange(len(rois)), columns])
 

@@ -12,7 +12,7 @@ from roiline.checks.verify.detectron_plan import read_detectron_source
 from roiline.checks.verify.plan import ReferenceSource
 from roiline.checks.verify.verification import OtherEngine, load_pictures, verify_model
 from roiline.core.errors import UsageError
-from roiline.engines.model_file import read_spec
+from roiline.engines.model_file import PLAN_SUFFIX, read_spec
 from roiline.engines.protocol import Device
 
 _SOURCES: Mapping[str, Callable[..., ReferenceSource]] = {
@@ -55,6 +55,11 @@ def run_verification(request: VerifyRequest) -> VerifyOutcome:
     Raises:
         RoilineError: a file cannot be read, model and checkpoint are of different kinds, or an engine could not run.
     """
+    if request.model.suffix == PLAN_SUFFIX:
+        raise UsageError(
+            f"{request.model}: a built engine has no tensors to look at; verify the ONNX file that it was built from, with "
+            f"--built {request.model}"
+        )
     spec = read_spec(request.model)
     read_source = _SOURCES.get(spec.source.kind)
     if read_source is None:

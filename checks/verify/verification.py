@@ -20,11 +20,10 @@ from roiline.checks.verify.pictures import GENERATED_SIZES, generate_picture
 from roiline.checks.verify.plan import NetworkPlan, ReferenceSource
 from roiline.checks.verify.reference import Reference
 from roiline.checks.verify.staging import Answers, PictureCheck, compare_answers, read_answers
-from roiline.core.errors import UsageError
 from roiline.core.records import plain_from_record
 from roiline.core.spec import ModelSpec
 from roiline.core.structures import UInt8
-from roiline.engines.model_file import PLAN_SUFFIX, read_spec
+from roiline.engines.model_file import read_spec
 from roiline.engines.protocol import Device, Engine, Tensor
 from roiline.engines.registry import open_engine
 from roiline.infer.model import choose_stage
@@ -97,12 +96,7 @@ def verify_model(
         ModelError: the file is no model of ours, or another kind of network than the checkpoint's.
         WeightError: the checkpoint lacks a parameter.
         EngineError: an engine is not there, or could not run.
-        UsageError: the model is a built engine, whose tensors cannot be looked at: give the ONNX file that it was built from.
     """
-    if model.suffix == PLAN_SUFFIX:
-        raise UsageError(
-            f"{model}: a built engine has no tensors to look at; verify the ONNX file that it was built from, with --built {model}"
-        )
     place = Device()
     reference = Reference(source)
     with ExportedModel(model, place) as exported:

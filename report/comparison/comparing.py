@@ -144,9 +144,9 @@ def _describe_boxes(boxes: BoxComparison) -> list[str]:
     lines = [
         f"images   {boxes.images} ({sides}), {boxes.images_equal} the same to the last bit",
         f"boxes    {boxes.boxes_a} in A, {boxes.boxes_b} in B; {boxes.matched} matched (one class, IoU of {boxes.least_iou:.4f} or more)",
-        f"scores   differ by {boxes.scores.mean:.2g} on average, p99 {boxes.scores.p99:.2g}, most {boxes.scores.most:.2g}",
-        f"corners  differ by {boxes.corners_px.mean:.2g} px on average, p99 {boxes.corners_px.p99:.2g}, most {boxes.corners_px.most:.2g}",
     ]
+    if boxes.matched:
+        lines += _describe_matched(boxes)
     if boxes.equal:
         return [*lines, "no difference"]
     heads = ("images that differ most", "only in A", "only in B", "score", "corner px")
@@ -155,6 +155,13 @@ def _describe_boxes(boxes: BoxComparison) -> list[str]:
         for one in boxes.most_different
     ]
     return [*lines, "", *_align([heads, *rows])]
+
+
+def _describe_matched(boxes: BoxComparison) -> list[str]:
+    return [
+        f"scores   differ by {boxes.scores.mean:.2g} on average, p99 {boxes.scores.p99:.2g}, most {boxes.scores.most:.2g}",
+        f"corners  differ by {boxes.corners_px.mean:.2g} px on average, p99 {boxes.corners_px.p99:.2g}, most {boxes.corners_px.most:.2g}",
+    ]
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:

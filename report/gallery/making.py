@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -10,6 +10,7 @@ from urllib.parse import quote
 from roiline.core.errors import DataError
 from roiline.core.files import make_folder, write_durable
 from roiline.core.structures import ImageId, Proposals, RoidbEntry
+from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.result_rows import Rows
 from roiline.infer.roidb import Dataset
 from roiline.report.drawing import DETECTION_THRESH, read_entry
@@ -51,43 +52,49 @@ def make_gallery(
     """
     check_folder(out_dir / PICTURES_FOLDER, dataset)
     rules = rules_of(request, results, dataset)
-    covered = dataset_of_run(results, dataset)
-    sides = [read_image_rows(results, covered)]
-    if against is not None:
-        sides.append(read_image_rows(against, dataset_of_run(against, dataset)))
+    paths = [results] if against is None else [results, against]
+    sides = [read_image_rows(path, dataset_of_run(path, dataset)) for path in paths]
     entries = sides[0][0]
-    _check_same_pictures(sides, results, against)
-    truths = read_truth_rows(covered, entries) if request.ground_truth else None
+    _check_same_pictures([side[0] for side in sides], paths)
+    truths: Sequence[Rows | None] = read_truth_rows(dataset, entries) if request.ground_truth else [None] * len(entries)
     make_folder(out_dir / PICTURES_FOLDER)
-    pictures: list[Plain] = []
-    failed: list[tuple[ImageId, str]] = []
-    kinds: set[str] = set()
-    stems = choose_stems(entries)
+    shown = _Shown(out_dir, choose_stems(entries), request, rules.exif)
     for place, (entry, *found) in enumerate(zip(entries, *(rows for _, rows in sides), strict=True)):
-        kinds |= {"proposals" if isinstance(one, Proposals) else "detections" for one in found}
-        try:
-            rows = [rows_of_gallery(one, least=_least_score(one, request), top=request.top) for one in found]
-            source, size_hw = _write_picture(entry, stems[place], out_dir, rules.exif)
-        except (DataError, OSError) as failure:
-            failed.append((entry.image_id, str(failure)))
-            continue
-        pictures.append(describe_picture(entry, source, size_hw, rows, None if truths is None else truths[place]))
-    if not pictures:
-        raise DataError(f"none of the {len(entries)} pictures can be shown; the first: {failed[0][1]}")
-    if len(kinds) > 1:
+        shown.add(place, entry, found, truths[place])
+    if not shown.pictures:
+        raise DataError(f"none of the {len(entries)} pictures can be shown; the first: {shown.failed[0][1]}")
+    if len(shown.kinds) > 1:
         raise DataError(f"{results} and {against}: one has detections, the other proposals; compare like with like")
-    (kind,) = kinds
-    content = describe_gallery(
-        _title(dataset, results, against),
-        _name_sides(results, against),
-        rules.class_names,
-        _opening(kind, request),
-        kind,
-        pictures,
-    )
+    (kind,) = shown.kinds
+    names = _name_sides(paths)
+    title = f"{dataset.name}: {' and '.join(names)}"
+    content = describe_gallery(title, names, rules.class_names, _opening(kind, request), kind, shown.pictures)
     page = out_dir / PAGE_NAME
     write_durable(page, make_gallery_page(content).encode())
-    return Gallery(page, len(pictures), tuple(failed))
+    return Gallery(page, len(shown.pictures), tuple(shown.failed))
+
+
+class _Shown:
+    """Gathers the pictures of a gallery one by one; `kinds` are what their results are."""
+
+    def __init__(self, out_dir: Path, stems: Sequence[str], request: DrawingRequest, exif: ExifPolicy) -> None:
+        self._out_dir, self._stems, self._request, self._exif = out_dir, stems, request, exif
+        self.pictures: list[Plain] = []
+        self.failed: list[tuple[ImageId, str]] = []
+        self.kinds: set[str] = set()
+
+    def add(self, place: int, entry: RoidbEntry, found: Sequence[Rows | Proposals], truth: Rows | None) -> None:
+        """Writes the picture of one entry and keeps what is shown of it; one that cannot be read or written is noted."""
+        self.kinds |= {"proposals" if isinstance(one, Proposals) else "detections" for one in found}
+        top = self._request.top
+        rows = [rows_of_gallery(one, least=_least_score(one, self._request), top=top) for one in found]
+        path = self._out_dir / PICTURES_FOLDER / f"{self._stems[place]}.jpg"
+        try:
+            size_hw = _write_picture(entry, path, self._exif)
+        except (DataError, OSError) as failure:
+            self.failed.append((entry.image_id, str(failure)))
+            return
+        self.pictures.append(describe_picture(entry, f"{PICTURES_FOLDER}/{quote(path.name)}", size_hw, rows, truth))
 
 
 def _least_score(found: Rows | Proposals, request: DrawingRequest) -> float:
@@ -103,31 +110,22 @@ def _opening(kind: str, request: DrawingRequest) -> float:
     return 0.0 if kind == "proposals" else DETECTION_THRESH
 
 
-def _check_same_pictures(
-    sides: Sequence[tuple[tuple[RoidbEntry, ...], Iterator[Rows | Proposals]]], results: Path, against: Path | None
-) -> None:
-    ids = [[entry.image_id for entry in entries] for entries, _ in sides]
+def _check_same_pictures(sides: Sequence[tuple[RoidbEntry, ...]], paths: Sequence[Path]) -> None:
+    ids = [[entry.image_id for entry in entries] for entries in sides]
     if any(one != ids[0] for one in ids[1:]):
         raise DataError(
-            f"{results} is over {len(ids[0])} pictures and {against} over {len(ids[1])} others; compare runs over the same"
+            f"{paths[0]} is over {len(ids[0])} pictures and {paths[1]} over {len(ids[1])} others; compare runs over the same"
         )
 
 
-def _write_picture(entry: RoidbEntry, stem: str, out_dir: Path, exif: str) -> tuple[str, tuple[int, int]]:
-    """Writes a picture, smaller if it is large, and returns its address from the page and the original (height, width)."""
-    picture = read_entry(entry, "ignore" if exif == "ignore" else "apply")
-    path = out_dir / PICTURES_FOLDER / f"{stem}.jpg"
+def _write_picture(entry: RoidbEntry, path: Path, exif: ExifPolicy) -> tuple[int, int]:
+    """Writes a picture, smaller if it is large, and returns the original (height, width)."""
+    picture = read_entry(entry, exif)
     write_durable(path, encode_jpeg(shrink(picture, _LONG_SIDE), where=path, quality=_QUALITY))
-    return f"{PICTURES_FOLDER}/{quote(path.name)}", (int(picture.shape[0]), int(picture.shape[1]))
+    return int(picture.shape[0]), int(picture.shape[1])
 
 
-def _title(dataset: Dataset, results: Path, against: Path | None) -> str:
-    a, *b = _name_sides(results, against)
-    return f"{dataset.name}: {a}" + (f" and {b[0]}" if b else "")
-
-
-def _name_sides(results: Path, against: Path | None) -> list[str]:
+def _name_sides(paths: Sequence[Path]) -> list[str]:
     """Returns short names of one run or two, longer ones where short ones are the same."""
-    paths = [results] if against is None else [results, against]
     names = [path.resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]

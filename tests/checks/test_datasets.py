@@ -110,6 +110,16 @@ def test_names_of_files(tmp_path: Path) -> None:
     )
 
 
+def test_names_too_long_for_a_file(tmp_path: Path) -> None:
+    write_pictures(tmp_path, 1)
+    listing = tmp_path / "list.txt"
+    listing.write_text(f"{'x' * 5000}.jpg\n{next(tmp_path.glob('*.png'))}\n")
+    assert any("picture that is not there: 1" in problem for problem in inspect(listing).problems)
+    listing.write_text(f"{'x' * 5000}.jpg\n")
+    assert "none of the 1 pictures" in str(inspect(listing).problems)
+    assert "no such file" in str(inspect(tmp_path / ("x" * 5000)).problems)
+
+
 def test_a_voc_root_of_odd_files(tmp_path: Path) -> None:
     (tmp_path / "Annotations").mkdir()
     (tmp_path / "JPEGImages").mkdir()

@@ -34,7 +34,13 @@ NO_LIMITS = {"PRE_NMS_TOP_N: 50": "PRE_NMS_TOP_N: 0", "DETECTIONS_PER_IM: 20": "
 """Made-up weights give many scores of exactly 1, of which a limit would take any."""
 
 
-@pytest.mark.parametrize("family", ALL)
+LONG = {"one stage", "cascade", "maxima", "position-sensitive, the fixed model", "fused by concatenation"}
+"""Families whose parts others or golden cases have too."""
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.golden) if name in LONG else name for name in ALL]
+)
 def test_the_reference_computes_what_the_model_does(family: str, tmp_path: Path) -> None:
     overrides = {**THIN, "TEST.SCALE": "64", "TEST.MAX_SIZE": "96"}
     text = ALL[family]

@@ -11,14 +11,16 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
+from run_support import make_spec, write_model
 from thin_models import THIN, ThinModel, export_thin
 
 from roiline.checks.verify.detectron_plan import read_detectron_source
 from roiline.checks.verify.pictures import generate_picture
+from roiline.checks.verify.running import VerifyRequest, run_verification
 from roiline.checks.verify.verification import Picture, Verification, verify_model
 from roiline.cli import main
-from roiline.core.errors import EXIT_DONE, EXIT_INPUT, ModelError
-from roiline.core.spec import METADATA_KEY
+from roiline.core.errors import EXIT_DONE, EXIT_INPUT, ModelError, UsageError
+from roiline.core.spec import METADATA_KEY, Source
 
 TEXT = """
 MODEL: {TYPE: generalized_rcnn, CONV_BODY: FPN.add_fpn_ResNet50_conv5_body, NUM_CLASSES: 4, FASTER_RCNN: True, MASK_ON: True}
@@ -201,6 +203,23 @@ def test_a_model_of_another_kind_is_refused(model: ThinModel, tmp_path: Path) ->
     bare = export_thin(TEXT.replace(", MASK_ON: True", ""), tmp_path)
     with pytest.raises(ModelError, match="do not match: the network of the configuration has mask_rois"):
         verify(model, bare.path)
+
+
+def test_a_picture_without_detections_passes(model: ThinModel, tmp_path: Path) -> None:
+    bare = export_thin(TEXT.replace("NMS: 0.5", "NMS: 0.5, SCORE_THRESH: 1.5"), tmp_path)
+    found = verify(bare, bare.path)
+    assert found.failed is None
+    assert next(stage for stage in found.stages if stage.name == "detections").measures[0].shape == (0,)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("model.plan", "detectron"), ("model.onnx", "torchvision")])
+def test_models_that_it_cannot_look_into_are_refused(name: str, kind: str, tmp_path: Path) -> None:
+    spec = make_spec(source=Source(kind, "0" * 64, ""))
+    path = write_model(tmp_path / "model.onnx", spec)
+    with pytest.raises(
+        UsageError, match=r"a built engine has no tensors|the reference knows checkpoints of detectron, detectron2"
+    ):
+        run_verification(VerifyRequest(path.with_name(name), tmp_path / "c.yaml", tmp_path / "w.pkl"))
 
 
 def test_the_command_says_pass_or_names_the_stage(model: ThinModel, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ FOREIGN = {
     "npy": (save_array(), "npy array"),
     "gzip": (gzip.compress(b"x"), "gzip"),
     "xz": (lzma.compress(b"x"), "xz"),
+    "parquet": (b"PAR1\x15\x04\x15\x20", "Parquet table"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(20), "HDF5"),
     "json": (b'{"images": []}', "JSON text"),
     "text": (b"model weights go here, please ask Bob\n", "plain text"),

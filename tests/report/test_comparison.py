@@ -255,3 +255,12 @@ def test_boxes_of_other_categories_are_other_boxes() -> None:
     a = loose((0, 0, 9, 9, 0.5, 1))
     b = replace(a, classes=np.array([2]))
     assert compare_boxes({1: a}, {1: b}).matched == 0
+
+
+def test_nothing_matched_says_nothing_of_matched_boxes(tmp_path: Path) -> None:
+    for name, left in (("a.json", 0.0), ("b.json", 500.0)):
+        box = {"image_id": 1, "category_id": 1, "bbox": [left, 0.0, 10.0, 10.0], "score": 0.5}
+        (tmp_path / name).write_text(json.dumps([box]))
+    found = CliRunner().invoke(main, ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")])
+    assert "0 matched" in found.output
+    assert "on average" not in found.output
