@@ -74,7 +74,11 @@ def failed(path: object, kind: str, error: RoilineError, **facts: Any) -> Inspec
 
 def shorten_error(error: RoilineError, path: object) -> str:
     """Returns an error's text without the path that it begins with."""
-    return str(error).removeprefix(str(path)).lstrip(":, ")
+    text = str(error)
+    rest = text.removeprefix(str(path))
+    return (
+        rest.lstrip(":, ") if rest[:1] in (":", ",", " ") else text
+    )  # else it names another file, whose name begins alike
 
 
 def _describe(one: Inspection) -> str:

@@ -76,15 +76,16 @@ function drawOverlay(view, measured, labels, letter) {
     const group = drawBox(svg, one.box.slice(BOX.x1, BOX.partner), { class: one.kind, style: `stroke: ${toneOf(one)}` }, !proposals);
     return group;
   });
-  if (state.truth && picture.truth) for (const box of picture.truth.boxes) drawBox(svg, box.slice(BOX.x1, BOX.partner), { class: "truth" });
+  if (state.truth && picture.truth) for (const box of picture.truth.boxes)
+    drawBox(svg, box.slice(BOX.x1, BOX.partner), { class: "truth" }, true);
   if (labels) drawLabels(svg, shown, groups, picture, letter);
   return groups;
 }
 function drawLabels(svg, shown, groups, picture, letter) {
-  const placed = [];
+  const placed = [], layer = make("g", {}, svg);
   shown.forEach((one, index) => {
     const [label, score, x1, y1, x2, y2] = one.box;
-    const text = make("text", { "font-size": letter, "stroke-width": letter / 5 }, groups[index]);
+    const text = make("text", { "font-size": letter, "stroke-width": letter / 5 }, layer);
     text.textContent = proposals ? score.toFixed(2) : `${nameOf(label)} ${score.toFixed(2)}`;
     const width = text.getComputedTextLength(), height = letter * 1.15;
     const places = [[x1, y1 - letter * .25], [x1 + letter * .2, y1 + letter], [x2 - width, y1 - letter * .25], [x1, y2 + letter],
@@ -95,6 +96,7 @@ function drawLabels(svg, shown, groups, picture, letter) {
     if (!free) { text.remove(); return; }
     placed.push({ x: free[0], y: free[1], w: width });
     text.setAttribute("x", free[0]); text.setAttribute("y", free[1]);
+    groups[index].label = text;
   });
 }
 function drawKeypoints(svg, points, picture) {
@@ -189,8 +191,11 @@ function makeRow(found, groups, index) {
   name.append(dot, nameOf(found.box[BOX.label]) + side);
   score.textContent = found.box[BOX.score].toFixed(2);
   row.append(name, score);
-  row.addEventListener("mouseenter", () => groups.forEach((group, other) => group.classList.toggle("faded", other !== index)));
-  row.addEventListener("mouseleave", () => groups.forEach(group => group.classList.remove("faded")));
+  const fade = chosen => groups.forEach((group, other) => {
+    for (const part of [group, group.label]) part?.classList.toggle("faded", chosen !== null && other !== chosen);
+  });
+  row.addEventListener("mouseenter", () => fade(index));
+  row.addEventListener("mouseleave", () => fade(null));
   return row;
 }
 

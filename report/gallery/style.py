@@ -4,11 +4,11 @@ from __future__ import annotations
 
 _LIGHT = """
   --paper: #ffffff; --card: #f6f7f9; --ink: #16191d; --soft: #5b6470; --line: #dde1e6; --accent: #1f6feb;
-  --only-a: #d9480f; --only-b: #1f6feb; --both: #7a8490; --truth: #1a7f37;
+  --only-a: #d9480f; --only-b: #1f6feb; --both: #7a8490;
 """
 _DARK = """
   --paper: #0f1216; --card: #171b21; --ink: #e8ebef; --soft: #9aa4b0; --line: #2a3038; --accent: #6ea8ff;
-  --only-a: #ff8a4c; --only-b: #6ea8ff; --both: #98a2ae; --truth: #57c375;
+  --only-a: #ff8a4c; --only-b: #6ea8ff; --both: #98a2ae;
 """
 
 _RULES = """
@@ -50,7 +50,7 @@ figcaption b { font-weight: 500; color: var(--ink); overflow-wrap: anywhere; }
 svg rect, svg path, svg line { vector-effect: non-scaling-stroke; fill: none; stroke-width: 2; }
 svg .halo { stroke: #000; stroke-opacity: .55; stroke-width: 4; }
 svg .mask { fill-opacity: .38; stroke: #fff; stroke-width: 1; fill-rule: evenodd; }
-svg .truth { stroke: var(--truth); stroke-dasharray: 6 4; }
+svg .truth { stroke: #fff; stroke-dasharray: 6 4; }
 svg line { stroke-width: 3; stroke-linecap: round; }
 svg .joint { stroke: #fff; stroke-width: 1; vector-effect: non-scaling-stroke; }
 svg text { font-family: inherit; font-weight: 600; fill: #fff; paint-order: stroke; stroke: #000; stroke-opacity: .8;
@@ -70,7 +70,7 @@ dialog .list { border-left: 1px solid var(--line); overflow-y: auto; padding: 8p
 dialog table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 dialog td { padding: 4px 6px; border-bottom: 1px solid var(--line); } dialog td:last-child { text-align: right; }
 dialog tr:hover { background: var(--card); }
-svg g.faded { opacity: .15; }
+svg .faded { opacity: .15; }
 @media (max-width: 700px) {
   header { position: static; padding: 12px 14px; } main { padding: 14px 14px 48px; } input[type=range] { width: 130px; }
   #grid { grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 12px; }

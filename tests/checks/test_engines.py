@@ -51,3 +51,10 @@ def test_a_damaged_engine_is_a_problem(plan):
     plan.write_bytes(b"an  engine")
     (problem,) = inspect_path(str(plan)).inspection.problems
     assert "10 bytes, its passport says 9" in problem
+
+
+def test_a_damaged_passport_is_named_in_full(plan):
+    passport = plan.with_name("m.plan.json")
+    passport.write_text("{}")
+    (problem,) = inspect_path(str(plan)).inspection.problems
+    assert problem.startswith(f"{passport}: this passport has format version None")

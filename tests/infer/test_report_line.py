@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from roiline.infer.report_line import PipeLine
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The line's clock, one moment, to be changed by the test."""
     moment = [100.0]
-    monkeypatch.setattr("roiline.infer.report_line.time.monotonic", lambda: moment[0])
+    monkeypatch.setattr("roiline.infer.report_line.time", SimpleNamespace(monotonic=lambda: moment[0]))
     return moment
 
 
