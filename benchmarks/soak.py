@@ -18,9 +18,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from overhead import RULES, write_model
+from overhead import make_rules, write_model
 
-from roiline.core.spec import ImageRules
 from roiline.infer.devices import cpu_slots
 from roiline.infer.request import DataSource, RunRequest
 from roiline.infer.run import run_dataset
@@ -28,9 +27,7 @@ from roiline.infer.run import run_dataset
 DIFFERENT = 64
 LINKS_A_FOLDER = 10_000
 SIDE = 48
-SMALL_RULES = ImageRules(
-    RULES.channel_order, RULES.means, RULES.stds, SIDE, 2 * SIDE, RULES.resize, RULES.pad_multiple, RULES.exif
-)
+SMALL_RULES = make_rules(SIDE, 2 * SIDE)
 
 
 def write_dataset(root: Path, images: int) -> Path:
