@@ -1,6 +1,8 @@
 # One environment in .venv, made on first use; every target is what CI runs.
 PYTHON ?= python3
 VENV ?= .venv
+# Two test processes on few cores: one BLAS thread each.
+export OPENBLAS_NUM_THREADS ?= 1
 BIN := $(VENV)/bin
 OUT ?= demo-out
 INSTALLED := $(VENV)/.installed
