@@ -103,7 +103,7 @@ def test_commands_and_their_options_exist(page):
         assert given <= known, f"{place}: `{line}` has no {sorted(given - known)}"
 
 
-FOREIGN = {"gpu.md": {"--shm-size", "--backend"}}
+FOREIGN = {"gpu.md": {"--shm-size", "--backend"}, "fuzzing.md": {"--reader"}}
 """Options of other programs that pages name without their program."""
 
 

@@ -27,7 +27,10 @@ DRIVERS: dict[str, str] = {
     "cuda-bindings": "roiline.engines.cuda.bindings_driver:BindingsDriver",
     "pycuda": "roiline.engines.cuda.pycuda_driver:PycudaDriver",
 }
-NO_DRIVER = "no NVIDIA driver on this machine (libcuda is not there), so no GPU can be used; run on the CPU with --cpu-workers N"
+NO_DRIVER = (
+    "no NVIDIA driver on this machine (libcuda is not there), so no GPU can be used and no TensorRT engine built or run; "
+    "the .onnx file runs on the CPU (--cpu-workers N)"
+)
 
 
 @dataclass(frozen=True, slots=True)
