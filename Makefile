@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 OUT ?= demo-out
 INSTALLED := $(VENV)/.installed
 TEST_TOOLS := pytest pytest-xdist hypothesis pycocotools
-EVERYWHERE := not golden and not torch and not tensorrt and not cuda_compile and not ray and not browser and not docs
+EVERYWHERE := not golden and not exhaustive and not torch and not tensorrt and not cuda_compile and not ray and not browser and not docs
 
-.PHONY: demo test golden docs-tests gpu-check torch-tests tensorrt-tests ray-tests browser-tests chaos check format bench wheel-test clean
+.PHONY: demo test golden exhaustive docs-tests gpu-check torch-tests tensorrt-tests ray-tests browser-tests chaos check format bench wheel-test clean
 .DEFAULT_GOAL := test
 
 $(INSTALLED): pyproject.toml
@@ -26,6 +26,9 @@ test: $(INSTALLED) ## the suite, with about ten golden cases through the command
 
 golden: $(INSTALLED) ## every golden case, through the public API
 	$(BIN)/python -m pytest -q -n 2 -m "golden and not torch and not tensorrt and not ray and not browser"
+
+exhaustive: $(INSTALLED) ## golden cases that repeat what others show
+	$(BIN)/python -m pytest -q -n 2 -m exhaustive
 
 docs-tests: $(INSTALLED) ## every page of docs/, run as printed
 	$(BIN)/python -m pytest -q -m docs

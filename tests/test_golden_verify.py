@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,18 +27,24 @@ ALWAYS_DETECTRON2 = "faster_R18_FPN_a"
 NOT_A_CASE = {"stability"}
 ON_THE_HOST = ("_tta", "softnms", "_vote", "aug_", "nmsoks")
 """Cases whose record is of what a run does on the host; their networks are those of other cases."""
+SAME_NETWORK = ("opt_", *ON_THE_HOST)
 BLOB_TOLERANCE = 2e-4
 
 
-def _cases() -> list[object]:
+def _cases() -> list[Any]:
     found = [*shared_files("golden/e2e/*.json"), *shared_files("golden/e2e_more/*.json")]
     known = [case for case in found if case.values[0] is not None and case.id not in NOT_A_CASE]
     if not known:
         return found[:1]
-    return [
-        case if case.id in ALWAYS else pytest.param(*case.values, id=case.id, marks=pytest.mark.golden)
-        for case in known
-    ]
+    return [pytest.param(*case.values, id=case.id, marks=_marks(case.id)) for case in known]
+
+
+def _marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Every network once is golden; a second checkpoint of one, and cases that differ in what follows it, are exhaustive."""
+    if name in ALWAYS:
+        return ()
+    repeats = name.endswith("_b") or any(part in name for part in SAME_NETWORK)
+    return (pytest.mark.exhaustive,) if repeats else (pytest.mark.golden,)
 
 
 def _read(description: Path, folder: Path) -> tuple[ModelCase, ReferenceSource]:
