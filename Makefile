@@ -24,7 +24,7 @@ demo: $(INSTALLED) ## from the shipped checkpoint to drawn detections, on two CP
 test: $(INSTALLED) ## the suite, with about ten golden cases through the commands
 	$(BIN)/python -m pytest -q -n 2 -m "$(EVERYWHERE)"
 
-golden: $(INSTALLED) ## every golden case, through the public API
+golden: $(INSTALLED) ## every golden case through the public API, and other long tests
 	$(BIN)/python -m pytest -q -n 2 -m "golden and not torch and not tensorrt and not ray and not browser"
 
 exhaustive: $(INSTALLED) ## golden cases that repeat what others show

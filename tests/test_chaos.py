@@ -18,8 +18,8 @@ from run_support import result_bytes, write_model, write_pictures
 from roiline.infer.plan import shard_size
 from roiline.infer.status import read_status
 
-SHARDS_UNDER_WAY = 2
-"""What a worker has begun and not written: the shard that it works on, and the one before it on its way to the disk."""
+SHARDS_UNDER_WAY = 3
+"""What a worker holds: the shard that it works on, the one before it on its way to the disk, and the next."""
 
 QUICK = [
     "kill a worker",

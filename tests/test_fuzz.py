@@ -17,9 +17,9 @@ def test_readers_answer_or_refuse(names, part, tmp_path):
     for name in names[part::3]:
         folder = tmp_path / name
         folder.mkdir()
-        counts, findings = fuzz_readers.fuzz(name, 150, 7, folder)
+        counts, findings = fuzz_readers.fuzz(name, 60, 7, folder)
         assert not findings, findings[0]
-        assert counts["read"] + counts["refused"] == 150
+        assert counts["read"] + counts["refused"] == 60
 
 
 def test_a_reader_that_breaks_is_found(monkeypatch, tmp_path):

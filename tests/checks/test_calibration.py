@@ -43,6 +43,7 @@ def black(tmp_path):
     return folder
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize(("precision", "largest"), [("fp16", 0.02), ("int8", 0.15)])
 def test_the_demo_model_answers_as_before(precision, largest, source, data, digits_model, digits_picture, tmp_path):
     path = tmp_path / "model.onnx"

@@ -115,6 +115,7 @@ def test_the_subject_says_what_was_run(measured: tuple[Benchmark, Path]) -> None
     assert subject.engine["backend"] == "fake"
 
 
+@pytest.mark.golden
 def test_a_sweep_measures_every_point_and_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = make_request(root, root / "swept", workers=1, limit=6)
     monkeypatch.setattr("roiline.infer.benchmark.list_sweep", lambda asked: [(asked.slots, 2)])

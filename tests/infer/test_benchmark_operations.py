@@ -110,6 +110,7 @@ def test_the_hand_count_is_that_of_the_paper() -> None:
     assert count_body(224, 224) + 2048 * 1000 == pytest.approx(3.8e9, rel=0.02)
 
 
+@pytest.mark.golden
 def test_r50_fpn_is_within_one_percent_of_the_hand_count(model: Path, feeds: dict[str, np.ndarray]) -> None:
     spec = read_spec(model)
     seam = spec.seams["proposals"]

@@ -140,6 +140,7 @@ def fast_digits(digits, tmp_path_factory):
     return out
 
 
+@pytest.mark.golden
 def test_proposals_of_a_file_and_of_a_model_and_combined_models(digits, digits_model, fast_digits, tmp_path):
     data = (digits / "annotations.json", "--images", digits / "pictures", "--limit", 4, "--cpu-workers", 1)
     run("proposals", digits_model, *data, "-o", tmp_path / "p")

@@ -43,6 +43,7 @@ def _replay(calls: list, folder: Path, library: str, sanitizer: str, threads: in
     )
 
 
+@pytest.mark.golden
 def test_no_kernel_leaves_its_arrays_or_does_what_is_undefined(monkeypatch, tmp_path):
     calls = record_calls(monkeypatch, BATCHES)
     assert {call.kernel for call in calls} == set(KERNELS)
@@ -50,6 +51,7 @@ def test_no_kernel_leaves_its_arrays_or_does_what_is_undefined(monkeypatch, tmp_
     assert (result.returncode, result.stdout) == (0, f"{len(calls)} calls\n"), result.stderr[-4000:]
 
 
+@pytest.mark.golden
 def test_threads_that_work_together_do_not_race(monkeypatch, tmp_path):
     calls = [call for call in record_calls(monkeypatch, BATCHES) if KERNELS[call.kernel].cooperative]
     result = _replay(calls, tmp_path, "libtsan.so", "thread", 4)
