@@ -5,8 +5,8 @@ Workers import this module too, by the name that `RunRequest.predictor` gives.
 
 from __future__ import annotations
 
-import ctypes
 import contextlib
+import ctypes
 import json
 import os
 import resource

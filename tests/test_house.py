@@ -14,7 +14,20 @@ import pytest
 import roiline
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("cv2", "onnx", "onnxruntime", "tensorrt", "cuda", "pycuda", "torch", "pyarrow", "pynvml", "ray", "pandas", "yaml")
+HEAVY = (
+    "cv2",
+    "onnx",
+    "onnxruntime",
+    "tensorrt",
+    "cuda",
+    "pycuda",
+    "torch",
+    "pyarrow",
+    "pynvml",
+    "ray",
+    "pandas",
+    "yaml",
+)
 
 
 def _tracked(pattern: str) -> list[Path]:

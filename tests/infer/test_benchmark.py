@@ -64,7 +64,9 @@ def test_the_main_lanes_busy_and_waiting_add_up_to_the_wall(
     measured: tuple[Benchmark, Path], root: Path, tmp_path: Path
 ) -> None:
     benchmark, _ = measured
-    for attempt in range(3):  # what a loaded machine takes from a process between two stages is neither busy nor waiting
+    for attempt in range(
+        3
+    ):  # what a loaded machine takes from a process between two stages is neither busy nor waiting
         mains = [lane for lane in benchmark.lanes if lane.lane == "main"]
         assert [lane.worker for lane in mains] == [0, 1]
         for lane in mains:
