@@ -143,8 +143,8 @@ def draw_command(
     drawing = draw_results(results, dataset, out, request)
     for image_id, reason in drawing.failed:
         LOG.warning("%s: %s", image_id, reason)
-    rest = len(dataset.entries) - drawing.pictures - len(drawing.failed)
-    blank = f"; {rest} have nothing to show (see --thresh)" if rest else ""
-    click.echo(f"{drawing.pictures} of {len(dataset.entries)} pictures in {out}{blank}")
+    rest = drawing.looked_at - drawing.pictures - len(drawing.failed)
+    blank = f"; {rest} without anything to show (see --thresh, --every)" if rest else ""
+    click.echo(f"{drawing.pictures} of {drawing.looked_at} pictures in {out}{blank}")
     for file in (*(drawing.files if dataset.kind == "video" else ()), *drawing.sheets):
         click.echo(str(file))

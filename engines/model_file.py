@@ -7,6 +7,7 @@ the model is, and needs no library.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -57,6 +58,8 @@ def read_spec(path: Path) -> ModelSpec:
 
 def _describe(head: bytes) -> str | None:
     """Says what a file is that is no model, or None where it begins as one does."""
+    if re.match(rb"\x80[\x01-\x05]", head):
+        return "it is a pickle, as weights files are; make a model of it with `roiline export`"
     content = recognise_content(head) or recognise_plain_text(head)
     return None if content is None or "ONNX" in content.name else str(content)
 

@@ -46,13 +46,14 @@ class Drawing:
     """Is what was drawn.
 
     `files` are the pictures in dataset order, or one video; `sheets` are contact sheets; `failed` are the pictures that could not be read
-    or written, with the reason. `pictures` is how many were drawn.
+    or written, with the reason. `pictures` is how many were drawn, `looked_at` how many of the dataset the results cover.
     """
 
     files: tuple[Path, ...]
     sheets: tuple[Path, ...]
     failed: tuple[tuple[ImageId, str], ...]
     pictures: int
+    looked_at: int
 
 
 class _Sink(Protocol):
@@ -89,7 +90,7 @@ def draw_results(results_path: Path, dataset: Dataset, out_dir: Path, request: D
     if failed and not drawn:
         raise DataError(f"none of the {len(failed)} pictures to draw could be drawn; the first: {failed[0][1]}")
     files, *sheets = [sink.close() for sink in sinks]
-    return Drawing(files, tuple(file for sheet in sheets for file in sheet), tuple(failed), drawn)
+    return Drawing(files, tuple(file for sheet in sheets for file in sheet), tuple(failed), drawn, len(entries))
 
 
 def _draw_all(

@@ -48,7 +48,7 @@ def dataset_of_run(path: Path, dataset: Dataset) -> Dataset:
     if manifest.dataset.total != dataset.total:
         raise DataError(
             f"{path}: was made over a dataset of {manifest.dataset.total} pictures ({manifest.dataset.source}), "
-            f"`{dataset.name}` has {dataset.total}; give the run's own dataset"
+            f"`{dataset.name}` has {dataset.total}; give the run's own dataset, with its --split if it has one"
         )
     if not low <= start <= end <= high:
         raise DataError(f"{path}: covers pictures {start} to {end}, but pictures {low} to {high} were loaded")

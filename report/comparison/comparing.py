@@ -141,9 +141,10 @@ def _measure_row(one: MeasureDifference) -> tuple[str, ...]:
 
 def _describe_boxes(boxes: BoxComparison) -> list[str]:
     sides = f"{boxes.images_only_a} only in A, {boxes.images_only_b} only in B"
+    overlap = f" (same class; least IoU {boxes.least_iou:.4f})" if boxes.matched else ""
     lines = [
         f"images   {boxes.images} ({sides}), {boxes.images_equal} the same to the last bit",
-        f"boxes    {boxes.boxes_a} in A, {boxes.boxes_b} in B; {boxes.matched} matched (one class, IoU of {boxes.least_iou:.4f} or more)",
+        f"boxes    {boxes.boxes_a} in A, {boxes.boxes_b} in B; {boxes.matched} matched{overlap}",
     ]
     if boxes.matched:
         lines += _describe_matched(boxes)

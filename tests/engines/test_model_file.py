@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import onnx
 import pytest
@@ -144,4 +146,11 @@ def test_damaged_metadata_is_refused(tmp_path, content):
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
     with pytest.raises(ModelError, match="metadata is damaged"):
+        read_spec(path)
+
+
+def test_a_weights_file_is_named_as_one(tmp_path):
+    path = tmp_path / "model_final.pkl"
+    path.write_bytes(pickle.dumps({"blobs": {}}, 2))
+    with pytest.raises(ModelError, match="pickle, as weights files are; make a model of it with `roiline export`"):
         read_spec(path)
