@@ -18,6 +18,9 @@ def compare_classes(model: object, dataset: object) -> Inspection | None:
     if "detections" not in model.tasks:
         return None
     name = f"{model.architecture} with {dataset.name}"
+    if dataset.kind == "voc" and not model.class_names_known:
+        fault = "the model does not know its classes' names, and a VOC root does not say the order of its classes: give both --classes"
+        return Inspection(name, KIND, problems=(fault,))
     try:
         paired = match_classes(model, dataset)
     except DataError as error:

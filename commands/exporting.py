@@ -148,7 +148,11 @@ def _show_export(report: Any) -> None:
     for note in report.notes:
         LOG.info("%s: %s", report.spec.precision, note)
     spec = report.spec
-    named = "" if spec.class_names_known else " (no names in the checkpoint: give them with --classes)"
+    named = (
+        ""
+        if spec.class_names_known or spec.tasks == ("proposals",)
+        else " (no names in the checkpoint: give them with --classes)"
+    )
     able = " and ".join(spec.tasks) or "the net's own inputs and outputs"
     precision = "" if spec.precision == "fp32" else f", {spec.precision}"
     click.echo(f"{report.path}: {spec.architecture}, {able}, {len(spec.class_names)} classes{precision}{named}")

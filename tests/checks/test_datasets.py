@@ -174,3 +174,18 @@ def test_a_model_that_knows_no_names_is_paired_by_order(tmp_path: Path) -> None:
     (pair,) = report.pairs
     assert pair.facts["paired"] == "by order"
     assert "cannot be checked" in pair.notes[0]
+
+
+def test_a_model_that_knows_no_names_cannot_be_paired_with_a_voc_root(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model.onnx", make_spec(class_names_known=False))
+    root = tmp_path / "voc"
+    for name in ("Annotations", "JPEGImages"):
+        (root / name).mkdir(parents=True)
+    cv2.imwrite(str(root / "JPEGImages" / "1.jpg"), np.zeros((40, 60, 3), np.uint8))
+    rows = "".join(
+        f"<object><name>{name}</name><bndbox><xmin>2</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object>"
+        for name in CLASSES
+    )
+    (root / "Annotations" / "1.xml").write_text(f"<annotation>{rows}</annotation>")
+    (pair,) = inspect_paths([str(root), str(model)]).pairs
+    assert "does not say the order of its classes" in pair.problems[0]
