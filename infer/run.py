@@ -283,10 +283,14 @@ class _Run:
         watch = _Watch(runs, left, shown=self._shown)
         try:
             self._pool.run(works, watch, depth=_HELD_SHARDS, ahead=_HELD_BATCHES * self._request.batch_size)
-        except WorkerError:
-            # Where no worker lives, the images at fault are not known: those that were blamed are tried again the next time.
-            for key in self._pool.set_aside:
-                works[key].path.unlink(missing_ok=True)
+        except (WorkerError, KeyboardInterrupt) as error:
+            self._pool.close()  # from here on nobody writes
+            for run in runs:
+                remove_temporaries(run.out / SHARDS_FOLDER)
+            if isinstance(error, WorkerError):
+                # Where no worker lives, the images at fault are not known: those that were blamed are tried again the next time.
+                for key in self._pool.set_aside:
+                    works[key].path.unlink(missing_ok=True)
             raise
         watch.finish()
         for run, shard in left:

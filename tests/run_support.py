@@ -183,6 +183,13 @@ class _DiesAlways(_Wrapped):
         _kill_self()
 
 
+class _Steady(_Wrapped):
+    """Takes its time, as a network does: what a loaded machine takes between two stages is small beside it."""
+
+    def harm(self, ids: tuple[int, ...]) -> None:
+        time.sleep(0.04)
+
+
 class _Gated(_Wrapped):
     """Waits once the first shard is written, until the gate is opened: what a test does meanwhile does not depend on speed."""
 
@@ -193,6 +200,10 @@ class _Gated(_Wrapped):
         while any(out.glob("shards/*.shard")) and not (out / GATE).exists() and time.monotonic() < limit:
             time.sleep(0.01)
         time.sleep(0.08)
+
+
+def open_steady(model: Path, *args: Any, **options: Any) -> Any:
+    return _Steady(open_predictor(model, *args, **options), model)
 
 
 def open_killed_once(model: Path, *args: Any, **options: Any) -> Any:

@@ -60,25 +60,14 @@ def test_rates_are_images_by_wall(measured: tuple[Benchmark, Path]) -> None:
     assert benchmark.rounds[benchmark.typical].images_per_s == min(one.images_per_s for one in benchmark.rounds)
 
 
-def test_the_main_lanes_busy_and_waiting_add_up_to_the_wall(
-    measured: tuple[Benchmark, Path], root: Path, tmp_path: Path
-) -> None:
-    benchmark, _ = measured
-    for attempt in range(
-        3
-    ):  # what a loaded machine takes from a process between two stages is neither busy nor waiting
-        mains = [lane for lane in benchmark.lanes if lane.lane == "main"]
-        assert [lane.worker for lane in mains] == [0, 1]
-        for lane in mains:
-            wall_s = benchmark.rounds[benchmark.typical].wall_s
-            assert 0 < lane.busy_s + lane.wait_s <= lane.wall_s + 1e-5  # spans are kept to the nanosecond
-            assert lane.wall_s <= wall_s + 1e-5
-        missing = max(1 - (lane.busy_s + lane.wait_s) / lane.wall_s for lane in mains)
-        if missing <= 0.05:
-            break
-        request = make_request(root, tmp_path / str(attempt), workers=2, batch_size=2)
-        benchmark, _ = measure_benchmark(BenchmarkRequest(request, rounds=2))
-    assert missing <= 0.05
+def test_the_main_lanes_busy_and_waiting_add_up_to_the_wall(root: Path, tmp_path: Path) -> None:
+    request = make_request(root, tmp_path, workers=2, batch_size=2, predictor="run_support:open_steady")
+    benchmark, _ = measure_benchmark(BenchmarkRequest(request, rounds=1))
+    mains = [lane for lane in benchmark.lanes if lane.lane == "main"]
+    assert [lane.worker for lane in mains] == [0, 1]
+    for lane in mains:
+        assert lane.wall_s <= benchmark.rounds[benchmark.typical].wall_s + 1e-5  # spans are kept to the nanosecond
+        assert lane.busy_s + lane.wait_s == pytest.approx(lane.wall_s, rel=0.05)
     assert {lane.lane for lane in benchmark.lanes} >= {"main", "reader-0", "writer"}
 
 
