@@ -41,6 +41,8 @@ FRAME_SUFFIX = ".frame"
 JPEG_START = b"\xff\xd8"
 """How every JPEG file begins."""
 
+_JPEG_END = b"\xff\xd9"
+
 PICTURE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".webp", ".tif", ".tiff", ".avif", ".jp2"}
     | {".pbm", ".pgm", ".ppm", ".pnm"}
@@ -238,7 +240,8 @@ def _check_bytes(data: bytes, where: object, max_pixels: int) -> PictureHeader:
 def _is_cut_short(data: bytes, header: PictureHeader) -> bool:
     """Says whether the end of the file is missing; decoders fill the rest of such a picture with gray without a word."""
     if header.format == "JPEG":
-        return data.find(b"\xff\xd9", header.data_offset) < 0
+        whole = data.endswith(_JPEG_END, header.data_offset)  # the usual case, seen without a search
+        return not whole and data.find(_JPEG_END, header.data_offset) < 0
     if header.format == "PNG":
         return not any(kind == b"IEND" for kind, _, _ in png_chunks(data))
     if header.format == "WebP":
