@@ -241,8 +241,10 @@ def _read_rpn(config: DetectronConfig, level: int, scale: float) -> RpnPlan:
             for number in range(first, last + 1)
         )
     else:
+        if config["MODEL.CONV_BODY"].startswith("FPN"):
+            level, scale = 2, 0.25
         anchors = generate_anchors(1 / scale, config["RPN.SIZES"], config["RPN.ASPECT_RATIOS"])
-        levels = (AnchorLevel(2 if config["MODEL.CONV_BODY"].startswith("FPN") else level, 1 / scale, anchors),)
+        levels = (AnchorLevel(level, 1 / scale, anchors),)
     return RpnPlan(
         levels=levels,
         suffixed=several,
