@@ -126,12 +126,6 @@ class StageLedger:
         """Adds what a worker measured before its first picture."""
         merge_samples(self._warm_up.setdefault(worker, {}), samples)
 
-    def total_s(self, *stages: str) -> float:
-        """Returns the sum of the stages' durations over all lanes, in seconds."""
-        return sum(
-            math.fsum(samples[stage]) for samples in self._lanes.values() for stage in stages if stage in samples
-        )
-
     def report(self, *, wall_s: float, images: int, devices: Mapping[int, str]) -> dict[str, object]:
         """Returns the content of timing.json: totals, then each worker with its lanes."""
         workers = []

@@ -24,7 +24,7 @@ from roiline.engines.model_file import PLAN_SUFFIX, cut_model, describe_ends, re
 from roiline.engines.protocol import Stage
 from roiline.engines.tensorrt.builder import build_engine
 from roiline.engines.tensorrt.identity import engine_identity, plugin_digests
-from roiline.engines.tensorrt.library import load_plugin_module, load_tensorrt
+from roiline.engines.tensorrt.loading import load_plugin_module, load_tensorrt
 from roiline.engines.tensorrt.lowering import lower_model
 from roiline.engines.tensorrt.passport import (
     Machine,

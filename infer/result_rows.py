@@ -31,6 +31,10 @@ class MaskRows:
     def __len__(self) -> int:
         return len(self.counts)
 
+    def take(self, rows: Int64) -> MaskRows:
+        """Returns the given rows, in the given order."""
+        return MaskRows(self.scores[rows], self.classes[rows], tuple(self.counts[row] for row in rows), self.size_hw)
+
 
 @dataclass(frozen=True, slots=True)
 class KeypointRows:
@@ -42,6 +46,10 @@ class KeypointRows:
 
     def __len__(self) -> int:
         return len(self.points)
+
+    def take(self, rows: Int64) -> KeypointRows:
+        """Returns the given rows, in the given order."""
+        return KeypointRows(self.scores[rows], self.classes[rows], self.points[rows])
 
 
 NO_MASKS = MaskRows(_NO_SCORES, _NO_CLASSES, (), (0, 0))
@@ -60,6 +68,16 @@ class Rows:
     classes: Int64
     masks: MaskRows = NO_MASKS
     keypoints: KeypointRows = NO_KEYPOINTS
+
+    def take(self, boxes: Int64, masks: Int64, keypoints: Int64) -> Rows:
+        """Returns the given boxes, masks and keypoints, each in the given order."""
+        return Rows(
+            self.boxes[boxes],
+            self.scores[boxes],
+            self.classes[boxes],
+            self.masks.take(masks),
+            self.keypoints.take(keypoints),
+        )
 
 
 NO_ROWS = Rows(np.zeros((0, 4), np.float32), _NO_SCORES, _NO_CLASSES)

@@ -16,7 +16,7 @@ import numpy as np
 from roiline.core.structures import Float32, Proposals, RoidbEntry, UInt8
 from roiline.infer.picture_headers import ExifPolicy
 from roiline.infer.pictures import decode_picture, read_bytes
-from roiline.infer.result_rows import KeypointRows, MaskRows, Rows
+from roiline.infer.result_rows import Rows
 from roiline.report.heat import measure_heat, paint_heat
 from roiline.report.labels import Color, Pen, choose_class_color, choose_instance_color, draw_label
 from roiline.report.overlays import paint_keypoints, paint_masks
@@ -92,20 +92,7 @@ def choose_shown(found: Rows | Proposals, rules: DrawingRules) -> Rows | Proposa
         return Proposals(found.image_id, found.boxes[best], found.scores[best])
     least = DETECTION_THRESH if rules.thresh is None else rules.thresh
     boxes, masks, keypoints = (np.flatnonzero(part.scores >= least) for part in (found, found.masks, found.keypoints))
-    return Rows(
-        found.boxes[boxes],
-        found.scores[boxes],
-        found.classes[boxes],
-        MaskRows(
-            found.masks.scores[masks],
-            found.masks.classes[masks],
-            tuple(found.masks.counts[row] for row in masks),
-            found.masks.size_hw,
-        ),
-        KeypointRows(
-            found.keypoints.scores[keypoints], found.keypoints.classes[keypoints], found.keypoints.points[keypoints]
-        ),
-    )
+    return found.take(boxes, masks, keypoints)
 
 
 def has_rows(shown: Rows | Proposals) -> bool:

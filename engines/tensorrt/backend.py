@@ -18,7 +18,7 @@ from roiline.engines.cuda.driver import open_driver
 from roiline.engines.cuda.resources import CudaContext
 from roiline.engines.protocol import Device, PictureCall, Stage, Tensor, TensorInfo
 from roiline.engines.tensorrt.lanes import NOTHING_MADE, Lane, MadeInput, Shape
-from roiline.engines.tensorrt.library import load_tensorrt
+from roiline.engines.tensorrt.loading import load_tensorrt
 from roiline.engines.tensorrt.passport import (
     Passport,
     check_engine_file,

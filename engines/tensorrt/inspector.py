@@ -7,7 +7,7 @@ from pathlib import Path
 from roiline.core.errors import EngineError
 from roiline.engines.cuda.driver import open_driver
 from roiline.engines.cuda.resources import CudaContext
-from roiline.engines.tensorrt.library import load_tensorrt
+from roiline.engines.tensorrt.loading import load_tensorrt
 from roiline.engines.tensorrt.runtime import load_engine
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from roiline.core.rle import decode_rle
 from roiline.core.structures import Float32, Int64, Proposals, RoidbEntry
-from roiline.infer.result_rows import KeypointRows, MaskRows, Rows
+from roiline.infer.result_rows import MaskRows, Rows
 from roiline.report.comparison.boxes import LooseBoxes, match_boxes
 from roiline.report.overlays import KEYPOINT_THRESH, SKELETON
 
@@ -34,20 +34,7 @@ def rows_of_gallery(found: Rows | Proposals, *, least: float, top: int) -> Rows:
     chosen = np.argsort(-found.scores, kind="stable")[:most]
     chosen = chosen[found.scores[chosen] >= least]
     masks, keypoints = (np.flatnonzero(part.scores >= least)[:MOST_BOXES] for part in (found.masks, found.keypoints))
-    return Rows(
-        found.boxes[chosen],
-        found.scores[chosen],
-        found.classes[chosen],
-        MaskRows(
-            found.masks.scores[masks],
-            found.masks.classes[masks],
-            tuple(found.masks.counts[row] for row in masks),
-            found.masks.size_hw,
-        ),
-        KeypointRows(
-            found.keypoints.scores[keypoints], found.keypoints.classes[keypoints], found.keypoints.points[keypoints]
-        ),
-    )
+    return found.take(chosen, masks, keypoints)
 
 
 def describe_picture(
