@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from roiline.core.errors import EngineError, ModelError
-from roiline.engines.model_file import cut_model, describe_ends
+from roiline.core.errors import EngineError
+from roiline.engines.model_file import describe_ends, load_model
 from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
 from roiline.engines.tensorrt.lowering import LoweredModel, lower_model
 from roiline.engines.tensorrt.trimming import trim_outputs
@@ -99,12 +99,7 @@ def open_backend(path: Path, stage: Stage | None, device: Device) -> HostKernelB
         raise EngineError(f"the engine host-kernels runs on the CPU, not on {device.kind}")
     if shutil.which("g++") is None:
         raise EngineError("the engine host-kernels compiles kernels with g++, which is not on the PATH")
-    try:
-        model = onnx.load(str(path))
-    except Exception as error:  # protobuf's DecodeError has no stable home
-        raise ModelError(f"{path}: this is not a whole ONNX file ({error})") from error
-    if stage is not None:
-        model = cut_model(model, stage, where=str(path))
+    model = load_model(path, stage=stage)
     lowered = lower_model(model, where=str(path))
     taken = [info.name for info in lowered.model.graph.input]
     return HostKernelBackend(lowered, *describe_ends(model, taken), threads=device.threads or 1)

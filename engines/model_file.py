@@ -120,6 +120,21 @@ def _read_varint(stream: BinaryIO) -> int:
     raise _NotProtobufError("a number in it has no end")
 
 
+def load_model(path: Path, *, stage: Stage | None = None, weights_beside: bool = True) -> onnx.ModelProto:
+    """Loads a model file, cut down to a stage if one is named; `weights_beside`: also weights that lie in files beside it.
+
+    Raises:
+        ModelError: the file is no whole ONNX file, or lacks a tensor of the stage.
+    """
+    import onnx
+
+    try:
+        model = onnx.load(str(path), load_external_data=weights_beside)
+    except Exception as error:  # protobuf's DecodeError has no stable home
+        raise ModelError(f"{path}: this is not a whole ONNX file ({error})") from error
+    return model if stage is None else cut_model(model, stage, where=str(path))
+
+
 def cut_model(model: onnx.ModelProto, stage: Stage, *, where: str) -> onnx.ModelProto:
     """Cuts a model down to a stage: what is needed to compute `stage.outputs` from `stage.inputs` and the model's own inputs.
 
@@ -177,14 +192,8 @@ def find_dependents(path: Path, names: Sequence[str], sources: Sequence[str]) ->
     Raises:
         ModelError: the file is no whole ONNX file.
     """
-    import onnx
-
-    try:
-        model = onnx.load(str(path))
-    except Exception as error:  # protobuf's DecodeError has no stable home
-        raise ModelError(f"{path}: this is not a whole ONNX file ({error})") from error
     reached = set(sources)
-    for node in model.graph.node:
+    for node in load_model(path).graph.node:
         if reached.intersection(node.input):
             reached.update(node.output)
     return tuple(name for name in names if name in reached)

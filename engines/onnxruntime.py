@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roiline.core.errors import EngineError, ModelError
-from roiline.engines.model_file import cut_model, read_spec
+from roiline.engines.model_file import load_model, read_spec
 from roiline.engines.onnxruntime_providers import (
     ProviderChoice,
     check_available,
@@ -105,7 +105,7 @@ def _open(
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     options.use_deterministic_compute = device.kind == "cuda"
-    source = str(path) if stage is None else _stage_bytes(path, stage)
+    source = str(path) if stage is None else load_model(path, stage=stage).SerializeToString()
     try:
         session = onnxruntime.InferenceSession(source, options, providers=choice.arguments, enable_fallback=0)
     except Exception as error:  # as above
@@ -128,17 +128,6 @@ def _open(
         "threads": str(options.intra_op_num_threads),
     }
     return OnnxRuntimeBackend(session, description)
-
-
-def _stage_bytes(path: Path, stage: Stage) -> bytes:
-    import onnx
-
-    try:
-        model = onnx.load(str(path))
-    except Exception as error:  # protobuf's DecodeError has no stable home
-        raise ModelError(f"{path}: this is not a whole ONNX file ({error})") from error
-    data: bytes = cut_model(model, stage, where=str(path)).SerializeToString()
-    return data
 
 
 def _info(tensor: Any) -> TensorInfo:

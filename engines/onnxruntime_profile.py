@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roiline.core.errors import EngineError, ModelError
-from roiline.engines.model_file import cut_model
+from roiline.engines.model_file import load_model
 from roiline.engines.profiling import NodeTime, NodeTimes
 from roiline.engines.protocol import Device, Stage, Tensor
 
@@ -44,7 +44,6 @@ def profile_nodes(
 
 
 def _open_session(path: Path, stage: Stage | None, device: Device, folder: Path) -> Any:
-    import onnx
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -54,9 +53,7 @@ def _open_session(path: Path, stage: Stage | None, device: Device, folder: Path)
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
     try:
-        source = str(path)
-        if stage is not None:
-            source = cut_model(onnx.load(source), stage, where=source).SerializeToString()
+        source = str(path) if stage is None else load_model(path, stage=stage).SerializeToString()
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # as above
         raise ModelError(f"{path}: ONNX Runtime cannot load this model for profiling: {error}") from error

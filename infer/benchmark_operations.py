@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from roiline.core.spec import ModelSpec
-from roiline.engines.model_file import cut_model
+from roiline.engines.model_file import cut_model, load_model
 from roiline.engines.profiling import NodeTimes
 from roiline.engines.protocol import Device, Stage, Tensor
 from roiline.engines.registry import open_engine
@@ -84,9 +84,7 @@ def count_layers(path: Path, spec: ModelSpec, feeds: Mapping[str, Tensor], *, st
         ModelError: the file is no model that can be run.
         EngineError: ONNX Runtime, which runs it, is not installed.
     """
-    import onnx
-
-    model = onnx.load(str(path))
+    model = load_model(path)
     parts = assign_parts(model, spec)
     if stage is not None:
         model = cut_model(model, stage, where=str(path))

@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 from roiline.core.errors import DataError, RoilineError
 from roiline.core.structures import ImageBatch, Result, UInt8
 from roiline.core.timing import StageClock
+from roiline.engines.model_file import load_model
 from roiline.engines.profiling import profile_model
 from roiline.infer.benchmark_machine import Ceilings, measure_ceilings
 from roiline.infer.benchmark_operations import PARTS, NodeParts, Part, count_layers, join_costs
@@ -173,8 +174,6 @@ class Probe:
         fed = spec.given_proposals is None or all(batch.proposals for batch in self._batches)
         if worker.model.suffix != ".onnx" or worker.device.kind != "cpu" or not fed:
             return None
-        import onnx
-
         batches = self._batches[:PROFILED_BATCHES]
         stage = choose_stage(spec, worker.task)
         feeds = [make_feeds(batch, spec, self._rules) for batch in batches]
@@ -183,7 +182,7 @@ class Probe:
             return None
         images = sum(len(batch.ids) for batch in batches)
         costs = [join_costs(count_layers(worker.model, spec, feed, stage=stage)) for feed in feeds]
-        parts = NodeParts(onnx.load(str(worker.model), load_external_data=False), spec)
+        parts = NodeParts(load_model(worker.model, weights_beside=False), spec)
         times = [parts.sum_times(call) for call in calls]
         return NetworkCost(
             {

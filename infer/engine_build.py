@@ -20,7 +20,7 @@ from roiline.core.files import check_output
 from roiline.core.spec import ModelSpec, Task, TestOptions
 from roiline.engines.cuda.driver import Driver, open_driver
 from roiline.engines.cuda.resources import CudaContext
-from roiline.engines.model_file import PLAN_SUFFIX, cut_model, describe_ends, read_spec
+from roiline.engines.model_file import PLAN_SUFFIX, describe_ends, load_model, read_spec
 from roiline.engines.protocol import Stage
 from roiline.engines.tensorrt.builder import build_engine
 from roiline.engines.tensorrt.identity import engine_identity, plugin_digests
@@ -181,7 +181,7 @@ def _prepare(request: BuildRequest, machine: Machine) -> _Plan:
     spec = read_spec(request.model)
     task = choose_task(spec, request.task, request.model)
     stage = choose_stage(spec, task)
-    portable = _load_model(request.model, stage)
+    portable = load_model(request.model, stage=stage)
     lowered = lower_model(portable, where=str(request.model))
     model, plugins = name_plugins(lowered)
     inputs, outputs = describe_ends(portable, [info.name for info in lowered.model.graph.input])
@@ -235,14 +235,6 @@ def choose_task(spec: ModelSpec, asked: Task | None, model: Path) -> Task:
             "proposals (--task proposals) where it has any"
         )
     return task
-
-
-def _load_model(path: Path, stage: Stage | None) -> onnx.ModelProto:
-    try:
-        model = onnx.load(str(path))
-    except Exception as error:  # protobuf's DecodeError has no stable home
-        raise ModelError(f"{path}: this is not a whole ONNX file ({error})") from error
-    return model if stage is None else cut_model(model, stage, where=str(path))
 
 
 def _load_dataset(request: BuildRequest, spec: ModelSpec) -> Dataset | None:

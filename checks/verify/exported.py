@@ -10,7 +10,7 @@ import numpy as np
 
 from roiline.core.errors import ModelError
 from roiline.core.spec import ModelSpec
-from roiline.engines.model_file import read_spec
+from roiline.engines.model_file import load_model, read_spec
 from roiline.engines.protocol import Device, Engine, Stage, Tensor
 from roiline.engines.registry import open_engine
 
@@ -19,16 +19,11 @@ class ExportedModel:
     """Holds what a model file says of itself, and the names of its tensors; engines over parts of it are opened and closed as needed."""
 
     def __init__(self, path: Path, device: Device) -> None:
-        import onnx
-
         self.path = path
         self.spec: ModelSpec = read_spec(path)
         self._device = device
         self._opened: dict[tuple[tuple[str, ...], tuple[str, ...]], Engine] = {}
-        try:
-            graph = onnx.load(str(path), load_external_data=False).graph
-        except Exception as error:  # protobuf's DecodeError has no stable home
-            raise ModelError(f"{path}: this is not a whole ONNX file ({error})") from error
+        graph = load_model(path, weights_beside=False).graph
         self._makers = {name: tuple(node.input) for node in graph.node for name in node.output}
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._named = [name for node in graph.node for name in node.output if not name.startswith(node.name)]
