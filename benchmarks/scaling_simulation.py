@@ -326,7 +326,7 @@ def measure_calls_s(*, calls: int = 1000) -> tuple[float, float]:
             pass
 
     actor = ray.remote(Worker).remote()
-    images = tuple(ImageWork(place, place, Path(f"/data/pictures/{place:012d}.jpg"), (480, 640)) for place in range(64))
+    images = tuple(ImageWork(place, place, f"/data/pictures/{place:012d}.jpg", (480, 640)) for place in range(64))
     order = ShardWork(0, 0, Path("/data/out/shards/000000.shard"), "0" * 64, images)
 
     def fetch_all() -> None:

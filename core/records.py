@@ -7,6 +7,7 @@ One decoder serves the model's specification, run manifests and shard headers. I
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import types
 from collections.abc import Mapping
@@ -68,7 +69,7 @@ def _decode(kind: Any, plain: Any, where: str, error: type[RoilineError]) -> Any
 
 def _decode_dataclass(kind: Any, plain: Any, where: str, error: type[RoilineError]) -> Any:
     _expect(isinstance(plain, dict), "an object", plain, where, error)
-    hints = get_type_hints(kind)
+    hints = _type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     unknown = sorted(set(plain) - set(fields))
     missing = sorted(
@@ -94,9 +95,24 @@ def _decode_union(kinds: tuple[Any, ...], plain: Any, where: str, error: type[Ro
 def _decode_tuple(kinds: tuple[Any, ...], plain: Any, where: str, error: type[RoilineError]) -> Any:
     _expect(isinstance(plain, list), "a list", plain, where, error)
     if len(kinds) == 2 and kinds[1] is Ellipsis:
+        if set(map(type, plain)) <= _types_taken_whole(kinds[0]):  # a column of numbers or names may be very long
+            return tuple(plain)
         return tuple(_decode(kinds[0], item, f"{where}[{i}]", error) for i, item in enumerate(plain))
     _expect(len(plain) == len(kinds), f"{len(kinds)} items", plain, where, error)
     return tuple(_decode(k, item, f"{where}[{i}]", error) for i, (k, item) in enumerate(zip(kinds, plain, strict=True)))
+
+
+_type_hints = functools.cache(get_type_hints)
+
+
+@functools.cache
+def _types_taken_whole(kind: Any) -> frozenset[type]:
+    """Returns the types of which every value is taken as it is where `kind` is expected; none where values must be looked at."""
+    if kind in (int, str, bool, types.NoneType):
+        return frozenset({kind})
+    members = [_types_taken_whole(member) for member in get_args(kind)]
+    either = get_origin(kind) in (Union, types.UnionType) and all(members)
+    return frozenset().union(*members) if either else frozenset()
 
 
 def _is_finite(value: object) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +22,13 @@ from roiline.engines.protocol import Device, Stage, Tensor, TensorInfo
 MOST_PROPOSALS = 50
 MOST_DETECTIONS = 12
 TAP_VALUES = 8
-SAMPLED_ROWS, SAMPLED_COLUMNS = 4, 64
+SAMPLED_ROWS, SAMPLED_COLUMNS = 4, 8
 """Of larger pictures only about so many rows and columns are looked at: the engine is to cost next to nothing."""
 ANSWERS = 1 << 10
 """How many sets of boxes there are to choose from; two pictures with the same one still differ in scores."""
 
-_NUMBERS = struct.Struct("<HHI")
-"""What is taken of a digest: which set of boxes, how many of them, and by how much its scores are lowered."""
+_NUMBERS = struct.Struct("<II")
+"""What is taken of a digest: which set of boxes it is, and by how much its scores are lowered."""
 
 _INPUTS = (
     TensorInfo("data", "float32", (None, 3, None, None)),
@@ -60,11 +60,14 @@ class FakeBackend:
     ) -> None:
         self._names = names
         self._taps = taps
-        self._limit = limit = MOST_PROPOSALS if seam == "proposals" else MOST_DETECTIONS
+        limit = MOST_PROPOSALS if seam == "proposals" else MOST_DETECTIONS
         random = np.random.default_rng(0)
-        self._boxes = np.sort(random.random((ANSWERS, limit, 2, 2), np.float32), axis=2).reshape(ANSWERS, limit, 4)
-        self._scores = np.sort(random.random((ANSWERS, limit), np.float32), axis=1)[:, ::-1].copy()
-        self._classes = np.sort(random.integers(1, max(2, num_classes), (ANSWERS, limit)), axis=1)
+        self._counts = random.integers(0, limit + 1, ANSWERS)
+        there = np.arange(limit) < self._counts[:, None]
+        boxes = np.sort(random.random((ANSWERS, limit, 2, 2), np.float32), axis=2).reshape(ANSWERS, limit, 4)
+        self._boxes = boxes * there[..., None]
+        self._scores = np.sort(random.random((ANSWERS, limit), np.float32), axis=1)[:, ::-1] * there
+        self._classes = np.sort(random.integers(1, max(2, num_classes), (ANSWERS, limit)), axis=1) * there
         self._kinds = _KINDS[seam]
         self.outputs = (
             *(TensorInfo(name, info.dtype, info.shape) for name, info in zip(names, self._kinds, strict=True)),
@@ -74,29 +77,34 @@ class FakeBackend:
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the outputs for one batch; a row depends on its own picture only."""
-        rows = [self._make_row(*row) for row in zip(feeds["data"], feeds["im_info"], feeds["im_size"], strict=True)]
-        boxes, scores, classes, count = (np.array(column) for column in zip(*rows, strict=True))
-        values = (boxes, scores, count) if self._kinds is _KINDS["proposals"] else (boxes, scores, classes, count)
-        first = boxes.reshape(len(boxes), -1)[:, :TAP_VALUES]
-        return {**dict(zip(self._names, values, strict=True)), **{name: first + i for i, name in enumerate(self._taps)}}
+        sizes, scales = feeds["im_size"], feeds["im_info"][:, 2]
+        drawn = [
+            _draw_numbers(*picture) for picture in zip(feeds["data"], sizes.tolist(), scales.tolist(), strict=True)
+        ]
+        which = np.array([number % ANSWERS for number, _ in drawn])
+        factors = np.array([1 - share / (1 << 33) for _, share in drawn], np.float32)
+        last = sizes.take((1, 0, 1, 0), axis=1) - 1
+        boxes = self._boxes.take(which, axis=0) * last[:, None]
+        scores = self._scores.take(which, axis=0) * factors[:, None]
+        counts = self._counts.take(which)
+        classes = () if self._kinds is _KINDS["proposals"] else (self._classes.take(which, axis=0),)
+        values = (boxes, scores, *classes, counts)
+        outputs = dict(zip(self._names, values, strict=True))
+        for number, name in enumerate(self._taps):
+            outputs[name] = boxes.reshape(len(boxes), -1)[:, :TAP_VALUES] + number
+        return outputs
 
     def close(self) -> None:
         """Has nothing to give back."""
 
-    def _make_row(self, pixels: Tensor, im_info: Tensor, im_size: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns boxes (L, 4), scores (L,), classes (L,) and the count for one picture, L being the limit."""
-        height, width = (max(1, round(float(side) * float(im_info[2]))) for side in im_size)
-        steps = max(1, height // SAMPLED_ROWS), max(1, width // SAMPLED_COLUMNS)
-        sample = pixels[:, : height : steps[0], : width : steps[1]].tobytes()
-        which, count, share = _NUMBERS.unpack_from(hashlib.sha256(sample).digest())
-        which, count = which % ANSWERS, count % (self._limit + 1)
-        last = im_size[[1, 0, 1, 0]] - 1
-        boxes = self._boxes[which] * last
-        scores = self._scores[which] * np.float32(1 - share / (1 << 33))
-        classes = self._classes[which].copy()
-        for rows in (boxes, scores, classes):
-            rows[count:] = 0
-        return boxes, scores, classes, np.array(count, np.int64)
+
+def _draw_numbers(pixels: Tensor, size_hw: Sequence[float], scale: float) -> tuple[int, int]:
+    """Returns two numbers that follow from network input (3, H, W) of a picture of (height, width) `size_hw`."""
+    down, across = (max(1, round(side * scale)) for side in size_hw)
+    steps = max(1, down // SAMPLED_ROWS), max(1, across // SAMPLED_COLUMNS)
+    sample = pixels[:, : down : steps[0], : across : steps[1]].tobytes()
+    which, share = _NUMBERS.unpack_from(hashlib.sha256(sample).digest())
+    return which, share
 
 
 def open_backend(path: Path, stage: Stage | None, device: Device) -> FakeBackend:

@@ -156,11 +156,7 @@ class Engine:
             EngineError: the engine is closed, the backend failed, or more than `depth` batches would be in flight.
         """
         backend = self._open_backend()
-        expected = {info.name: info for info in self.inputs}
-        if set(feeds) != set(expected):
-            raise UsageError(f"the engine takes the inputs {sorted(expected)}, it was given {sorted(feeds)}")
-        for name, info in expected.items():
-            _check_tensor(feeds[name], info, UsageError)
+        self._check_feeds(feeds, self.inputs)
         if self._pipelined is not None:
             return Ticket(pending=self._pipelined.submit(feeds))
         return Ticket(results=backend.run(feeds))
@@ -177,13 +173,7 @@ class Engine:
         self._open_backend()
         if self._pictures is None:
             raise UsageError("this engine takes prepared pictures only")
-        expected = {info.name: info for info in self.inputs if info.name != "data"}
-        if set(feeds) != set(expected):
-            raise UsageError(
-                f"the engine takes the inputs {sorted(expected)} beside pictures, it was given {sorted(feeds)}"
-            )
-        for name, info in expected.items():
-            _check_tensor(feeds[name], info, UsageError)
+        self._check_feeds(feeds, [info for info in self.inputs if info.name != "data"])
         return Ticket(pending=self._pictures.submit_pictures(pictures, size_hw, feeds))
 
     def collect(self, ticket: Ticket) -> dict[str, Tensor]:
@@ -206,6 +196,14 @@ class Engine:
         for info in self.outputs:
             _check_tensor(results[info.name], info, EngineError)
         return results
+
+    @staticmethod
+    def _check_feeds(feeds: Mapping[str, Tensor], infos: Sequence[TensorInfo]) -> None:
+        if len(feeds) != len(infos) or [info for info in infos if info.name not in feeds]:
+            expected = sorted(info.name for info in infos)
+            raise UsageError(f"the engine takes the inputs {expected} here, it was given {sorted(feeds)}")
+        for info in infos:
+            _check_tensor(feeds[info.name], info, UsageError)
 
     def _open_backend(self) -> Backend:
         if self._backend is None:
@@ -230,7 +228,7 @@ class Engine:
 def _check_tensor(tensor: Tensor, info: TensorInfo, error: type[EngineError] | type[UsageError]) -> None:
     fits = (
         isinstance(tensor, np.ndarray)
-        and tensor.dtype == np.dtype(info.dtype)
+        and tensor.dtype == info.dtype
         and tensor.ndim == len(info.shape)
         and all(want is None or want == got for want, got in zip(info.shape, tensor.shape, strict=True))
     )

@@ -132,7 +132,7 @@ class ActorHandle:
         witness = None
         if isinstance(order, ShardWork):
             self._works[order.key] = order
-            witness = str(order.images[0].path) if order.images and order.images[0].path.exists() else None
+            witness = order.images[0].path if order.images and os.path.exists(order.images[0].path) else None
         self._actor.send.remote(order, witness)
 
     def has_report(self) -> bool:

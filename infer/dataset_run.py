@@ -83,7 +83,7 @@ class DatasetRun:
             entry = self.entries[position]
             size = (entry.height, entry.width) if entry.height > 0 and entry.width > 0 else None
             given = None if self.proposals is None else self.proposals[position]
-            images.append(ImageWork(position, entry.image_id, entry.path, size, given))
+            images.append(ImageWork(position, entry.image_id, str(entry.path), size, given))
         path = shard_path(self.out / SHARDS_FOLDER, shard.index)
         return ShardWork(key, shard.index, path, self.manifest.identity, tuple(images))
 

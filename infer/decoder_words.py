@@ -32,7 +32,8 @@ class DecoderWords:
             self._stderr = _move_up(os.open(os.devnull, os.O_WRONLY))
         self._inside = 0
         self._alone = False
-        self._waiting = 0
+        self._waiting = 0  # for a turn alone
+        self._waiters = 0  # for any change
         self._changed = threading.Condition()
 
     def listen(self, decode: Callable[[], T]) -> tuple[T, str | None]:
@@ -59,29 +60,35 @@ class DecoderWords:
         with self._changed:
             self._waiting += alone
             while self._alone or (self._inside if alone else self._waiting):
+                self._waiters += 1
                 self._changed.wait()
+                self._waiters -= 1
             self._waiting -= alone
             self._inside += 1
             self._alone = alone
-            if self._inside == 1:
-                os.dup2(self._file, _STDERR)
-            return os.fstat(self._file).st_size
+            if self._inside > 1:
+                return os.fstat(self._file).st_size
+            os.dup2(self._file, _STDERR)
+            return 0  # whoever left last has emptied the file
 
     def _leave(self, start: int) -> str | None:
         with self._changed:
-            said = os.pread(self._file, os.fstat(self._file).st_size - start, start).splitlines()
+            size = os.fstat(self._file).st_size
+            said = os.pread(self._file, size - start, start).splitlines() if size > start else []
             self._inside -= 1
             self._alone = False
             if self._inside == 0:
                 os.dup2(self._stderr, _STDERR)
-                self._hand_on()
-            self._changed.notify_all()
+                self._hand_on(size)
+            if self._waiters:
+                self._changed.notify_all()
+        if not said:
+            return None
         complaints = dict.fromkeys(line for line in said if line.startswith(_COMPLAINTS))
         return "; ".join(line.decode(errors="replace") for line in complaints) or None
 
-    def _hand_on(self) -> None:
-        """Writes what is no complaint to the standard error, and empties the file."""
-        size = os.fstat(self._file).st_size
+    def _hand_on(self, size: int) -> None:
+        """Writes what is no complaint of the `size` bytes in the file to the standard error, and empties it."""
         if not size:
             return
         lines = os.pread(self._file, size, 0).splitlines(keepends=True)

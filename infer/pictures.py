@@ -42,6 +42,7 @@ JPEG_START = b"\xff\xd8"
 """How every JPEG file begins."""
 
 _JPEG_END = b"\xff\xd9"
+_PIECE = 1 << 20
 
 PICTURE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".webp", ".tif", ".tiff", ".avif", ".jp2"}
@@ -75,19 +76,25 @@ def set_decoder_threads(count: int) -> None:
     open_cv2().setNumThreads(max(1, count))
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: str | Path) -> bytes:
     """Reads a picture file whole, whatever characters its name has; a frame of a video comes as an uncompressed picture file.
 
     Raises:
         DataError: the file is missing, not readable, not a regular file, empty or too large.
     """
-    if path.suffix == FRAME_SUFFIX and path.parent.is_file():
+    name = os.fspath(path)
+    if name.endswith(FRAME_SUFFIX) and os.path.isfile(os.path.dirname(name)):
         from roiline.infer.video import encode_frame
 
-        return encode_frame(path)
+        return encode_frame(Path(path))
     try:
-        _check_file(path)
-        data = path.read_bytes()
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
+        try:
+            status = os.fstat(descriptor)
+            _check_status(name, status)
+            data = _read_whole(descriptor, status.st_size)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:  # a ValueError is a name that no file system can hold
         raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if not data:
@@ -157,7 +164,7 @@ def read_size(path: Path, *, exif: ExifPolicy = "apply") -> tuple[int, int]:
         DataError: the file cannot be read, or is not a picture.
     """
     try:
-        _check_file(path)
+        _check_status(path, os.stat(path))
         with path.open("rb") as file:
             header = read_header(file)
     except HeaderError as error:
@@ -211,8 +218,18 @@ def describe_bytes(data: bytes) -> str:
     return content.name if content is not None else f"of no known kind (first bytes {head[:8].hex(' ')})"
 
 
-def _check_file(path: Path) -> None:
-    status = os.stat(path)
+def _read_whole(descriptor: int, size: int) -> bytes:
+    """Reads a file of about `size` bytes; by asking for one more its end is seen at once. Each call more would stop other threads."""
+    data = os.read(descriptor, size + 1)
+    if len(data) == size:
+        return data
+    parts = [data]
+    while part := os.read(descriptor, _PIECE):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _check_status(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
         raise DataError(f"{path}: expected a picture file, it is {kind}")

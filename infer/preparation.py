@@ -123,7 +123,9 @@ def prepare_picture(picture: UInt8, rules: ImageRules) -> PreparedPicture:
     planes = cv2.split(np.ascontiguousarray(picture))
     if rules.channel_order == "RGB":
         planes = planes[::-1]
-    pixels = np.zeros((3, size.padded_height, size.padded_width), np.float32)
+    pixels = np.empty((3, size.padded_height, size.padded_width), np.float32)
+    pixels[:, size.height :] = 0
+    pixels[:, : size.height, size.width :] = 0
     for plane, table, target in zip(planes, value_tables(rules), pixels, strict=True):
         resized = target[: size.height, : size.width]
         if rules.resize == "detectron2":
@@ -165,7 +167,7 @@ def stack_batch(pictures: Sequence[PreparedPicture], ids: Sequence[ImageId], *, 
     shapes = {picture.pixels.shape for picture in pictures}
     if len(shapes) > 1 and not padded:
         raise UsageError(f"a batch needs pictures of one padded shape, got {sorted(shapes)}")
-    height, width = (max(shape[axis] for shape in shapes) for axis in (1, 2))
+    _, height, width = map(max, zip(*shapes, strict=True))
     if not any(any(picture.pixels.strides) for picture in pictures):
         pixels = np.broadcast_to(np.float32(0), (len(pictures), 3, height, width))
     elif len(shapes) == 1:

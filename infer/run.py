@@ -214,9 +214,11 @@ class _Run:
         started = time.perf_counter()
         here = left and self._request.cluster is None
         with GpuMonitor(self._request.slots if here else ()) as monitor:
-            images = self._work_off(runs, left) if left else 0
+            if left:
+                self._work_off(runs, left)
         self._end_phase("work_s")
         self._pool.close()
+        images = _collect_done(left)
         summaries = [self._conclude(run) for run in runs]
         self._end_phase("merge_s")
         if left:
@@ -277,8 +279,8 @@ class _Run:
             )
             write_manifest(run.out, run.manifest)
 
-    def _work_off(self, runs: Sequence[DatasetRun], left: Sequence[tuple[DatasetRun, Shard]]) -> int:
-        """Runs the pool over all shards that are left, as far as it gets; returns how many images that brought."""
+    def _work_off(self, runs: Sequence[DatasetRun], left: Sequence[tuple[DatasetRun, Shard]]) -> None:
+        """Runs the pool over all shards that are left, as far as it gets."""
         works = {key: run.shard_work(shard, key) for key, (run, shard) in enumerate(left)}
         watch = _Watch(runs, left, shown=self._shown)
         try:
@@ -293,11 +295,6 @@ class _Run:
                     works[key].path.unlink(missing_ok=True)
             raise
         watch.finish()
-        for run, shard in left:
-            path = shard_path(run.out / SHARDS_FOLDER, shard.index)
-            if path.exists():
-                run.done[shard.index] = ShardFile(path)
-        return sum(len(shard.positions) for run, shard in left if shard.index in run.done)
 
     def _conclude(self, run: DatasetRun) -> RunSummary:
         """Writes what follows from the shards; nothing if it stands there already."""
@@ -387,6 +384,17 @@ def _seems_finished(request: RunRequest) -> bool:
     folders = [request.out] if len(request.data) == 1 else [path.parent for path in request.out.glob(f"*/{RUN_FILE}")]
     manifests = [read_manifest(folder) for folder in folders]
     return len(manifests) == len(request.data) and all(m is not None and m.finished for m in manifests)
+
+
+def _collect_done(left: Sequence[tuple[DatasetRun, Shard]]) -> int:
+    """Notes which shards have come to the disk; returns how many images they have."""
+    images = 0
+    for run, shard in left:
+        path = shard_path(run.out / SHARDS_FOLDER, shard.index)
+        if path.exists():
+            run.done[shard.index] = ShardFile(path)
+            images += len(shard.positions)
+    return images
 
 
 def _faults_so_far(run: DatasetRun) -> tuple[list[FailedImage], list[FailedImage]]:

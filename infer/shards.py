@@ -168,10 +168,10 @@ def shard_path(folder: Path, index: int) -> Path:
     return folder / f"{index:06d}{SUFFIX}"
 
 
-def name_file(path: Path) -> str:
+def name_file(path: str | Path) -> str:
     """Returns what results call a picture file: the folder that it lies in, and its name."""
-    whole = Path(os.path.abspath(path))
-    return os.fsencode((Path(whole.parent.name) / whole.name).as_posix()).decode("utf-8", "replace")
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.fsencode(os.path.join(os.path.basename(folder), name)).decode("utf-8", "replace")
 
 
 def tap_path(shard: Path, position: int) -> Path:

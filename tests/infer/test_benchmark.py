@@ -141,7 +141,7 @@ def test_a_benchmark_of_no_readable_picture_says_so(root: Path, tmp_path: Path) 
     request = make_request(root, tmp_path)
     worker = worker_setup(request, read_fitting_spec(request))
     with pytest.raises(DataError, match="none of the pictures to measure with"):
-        Probes(request.slots, worker, [ImageWork(0, 0, picture, None)], rounds=1, folder=tmp_path)
+        Probes(request.slots, worker, [ImageWork(0, 0, str(picture), None)], rounds=1, folder=tmp_path)
 
 
 @pytest.mark.parametrize("rounds", [0, -1, 101])
@@ -158,7 +158,7 @@ def test_the_middle_is_a_value_that_was_measured() -> None:
 
 
 def test_the_sample_is_spread_over_the_run() -> None:
-    images = [ImageWork(place, place, Path("x"), None) for place in range(100)]
+    images = [ImageWork(place, place, "x", None) for place in range(100)]
     sample = [image.position for image in choose_sample(images, size=4)]
     assert sample == [0, 25, 50, 75]
     assert choose_sample(images[:3], size=4) == images[:3]

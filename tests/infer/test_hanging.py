@@ -187,7 +187,7 @@ def test_a_model_that_never_opens_ends_the_run(root: Path, quick: None) -> None:
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_worker_that_hangs_is_replaced_even_if_the_system_cannot_end_it(root: Path, quick: None, ends: bool) -> None:
     pool, handles = make_pool(root, [hangs, works], ends=ends)
-    image = ImageWork(0, 1, root / "picture.png", None)
+    image = ImageWork(0, 1, str(root / "picture.png"), None)
     work = {0: ShardWork(0, 0, root / "000000.shard", "a" * 64, (image,))}
     listener = Listener()
     with pool:

@@ -259,7 +259,7 @@ def test_workers_that_always_die_end_the_run(root: Path, tmp_path: Path) -> None
 def test_timing_covers_every_stage(root: Path, reference: dict[str, bytes]) -> None:
     timing = json.loads((root / "reference" / "timing.json").read_text())
     stages = timing["stages"]
-    assert {"read", "decode", "prepare", "infer", "post", "write", "wait_picture", "wait_room"} <= set(stages)
+    assert {"read", "decode", "prepare", "infer", "post", "write", "wait_picture"} <= set(stages)
     for stage in ("read", "decode", "prepare", "infer", "post"):
         assert stages[stage]["count"] == IMAGES
     assert set(stages["infer"]) == {"count", "total_ms", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "max_ms"}
