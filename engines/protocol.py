@@ -131,6 +131,7 @@ class Engine:
         self.spec = spec
         self.inputs = backend.inputs
         self.outputs = backend.outputs
+        self._expected_inputs, self._expected_outputs = _Expected.of(backend.inputs), _Expected.of(backend.outputs)
         self.description = dict(backend.description)
         # asked once: looking a protocol's members up costs more than a call of a small model may
         self._pipelined = pipelined = backend if isinstance(backend, PipelinedBackend) else None
@@ -156,7 +157,7 @@ class Engine:
             EngineError: the engine is closed, the backend failed, or more than `depth` batches would be in flight.
         """
         backend = self._open_backend()
-        self._check_feeds(feeds, self.inputs)
+        self._check_feeds(feeds, self._expected_inputs)
         if self._pipelined is not None:
             return Ticket(pending=self._pipelined.submit(feeds))
         return Ticket(results=backend.run(feeds))
@@ -173,7 +174,8 @@ class Engine:
         self._open_backend()
         if self._pictures is None:
             raise UsageError("this engine takes prepared pictures only")
-        self._check_feeds(feeds, [info for info in self.inputs if info.name != "data"])
+        expected = [one for one in self._expected_inputs if one.info.name != "data"]
+        self._check_feeds(feeds, expected)
         return Ticket(pending=self._pictures.submit_pictures(pictures, size_hw, feeds))
 
     def collect(self, ticket: Ticket) -> dict[str, Tensor]:
@@ -193,17 +195,15 @@ class Engine:
         if results is None:
             raise UsageError("a batch of another engine was collected")
         ticket.results = None
-        for info in self.outputs:
-            _check_tensor(results[info.name], info, EngineError)
+        _check_tensors(results, self._expected_outputs, EngineError)
         return results
 
     @staticmethod
-    def _check_feeds(feeds: Mapping[str, Tensor], infos: Sequence[TensorInfo]) -> None:
-        if len(feeds) != len(infos) or [info for info in infos if info.name not in feeds]:
-            expected = sorted(info.name for info in infos)
-            raise UsageError(f"the engine takes the inputs {expected} here, it was given {sorted(feeds)}")
-        for info in infos:
-            _check_tensor(feeds[info.name], info, UsageError)
+    def _check_feeds(feeds: Mapping[str, Tensor], expected: Sequence[_Expected]) -> None:
+        if len(feeds) != len(expected) or not all(one.info.name in feeds for one in expected):
+            names = sorted(one.info.name for one in expected)
+            raise UsageError(f"the engine takes the inputs {names} here, it was given {sorted(feeds)}")
+        _check_tensors(feeds, expected, UsageError)
 
     def _open_backend(self) -> Backend:
         if self._backend is None:
@@ -225,14 +225,36 @@ class Engine:
         self.close()
 
 
-def _check_tensor(tensor: Tensor, info: TensorInfo, error: type[EngineError] | type[UsageError]) -> None:
-    fits = (
-        isinstance(tensor, np.ndarray)
-        and tensor.dtype == info.dtype
-        and tensor.ndim == len(info.shape)
-        and all(want is None or want == got for want, got in zip(info.shape, tensor.shape, strict=True))
-    )
-    if not fits:
-        shape = tuple("?" if size is None else size for size in info.shape)
-        got = f"{tensor.dtype} {tensor.shape}" if isinstance(tensor, np.ndarray) else type(tensor).__name__
-        raise error(f"tensor `{info.name}`: expected {info.dtype} {shape}, got {got}")
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """Is a tensor as it must be: `fixed` are the axes whose size is given, with that size."""
+
+    info: TensorInfo
+    dtype: np.dtype[Any]
+    fixed: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(infos: Sequence[TensorInfo]) -> tuple[_Expected, ...]:
+        """Returns what is expected of tensors by their declaration; worked out once, for calls of small models are many."""
+        return tuple(
+            _Expected(
+                info,
+                np.dtype(info.dtype),
+                tuple((axis, size) for axis, size in enumerate(info.shape) if size is not None),
+            )
+            for info in infos
+        )
+
+
+def _check_tensors(
+    tensors: Mapping[str, Tensor], expected: Sequence[_Expected], error: type[EngineError] | type[UsageError]
+) -> None:
+    for one in expected:
+        info, tensor = one.info, tensors[one.info.name]
+        fits = isinstance(tensor, np.ndarray) and tensor.dtype == one.dtype and tensor.ndim == len(info.shape)
+        for axis, size in one.fixed:
+            fits = fits and tensor.shape[axis] == size
+        if not fits:
+            shape = tuple("?" if size is None else size for size in info.shape)
+            got = f"{tensor.dtype} {tensor.shape}" if isinstance(tensor, np.ndarray) else type(tensor).__name__
+            raise error(f"tensor `{info.name}`: expected {info.dtype} {shape}, got {got}")

@@ -164,24 +164,31 @@ def stack_batch(pictures: Sequence[PreparedPicture], ids: Sequence[ImageId], *, 
     """
     if not pictures or len(pictures) != len(ids):
         raise UsageError(f"a batch needs pictures and an id for each, got {len(pictures)} pictures and {len(ids)} ids")
-    shapes = {picture.pixels.shape for picture in pictures}
-    if len(shapes) > 1 and not padded:
-        raise UsageError(f"a batch needs pictures of one padded shape, got {sorted(shapes)}")
-    _, height, width = map(max, zip(*shapes, strict=True))
-    if not any(any(picture.pixels.strides) for picture in pictures):
-        pixels = np.broadcast_to(np.float32(0), (len(pictures), 3, height, width))
-    elif len(shapes) == 1:
-        pixels = np.stack([picture.pixels for picture in pictures]) if len(pictures) > 1 else pictures[0].pixels[None]
-    else:
-        pixels = np.zeros((len(pictures), 3, height, width), np.float32)
-        for target, picture in zip(pixels, pictures, strict=True):
-            target[:, : picture.pixels.shape[1], : picture.pixels.shape[2]] = picture.pixels
+    one = len(pictures) == 1
+    pixels = pictures[0].pixels[None] if one else _stack_pixels([picture.pixels for picture in pictures], padded=padded)
+    height, width = pixels.shape[2:]
     return ImageBatch(
         pixels,
         np.array([(*(picture.extent_hw or (height, width)), picture.scale) for picture in pictures], np.float32),
         np.array([picture.size_hw for picture in pictures], np.float32),
         tuple(ids),
     )
+
+
+def _stack_pixels(pixels: Sequence[Float32], *, padded: bool) -> Float32:
+    """Returns (N, 3, H, W) of several (3, H, W)."""
+    shapes = {one.shape for one in pixels}
+    if len(shapes) > 1 and not padded:
+        raise UsageError(f"a batch needs pictures of one padded shape, got {sorted(shapes)}")
+    _, height, width = map(max, zip(*shapes, strict=True))
+    if not any(any(one.strides) for one in pixels):
+        return np.broadcast_to(np.float32(0), (len(pixels), 3, height, width))
+    if len(shapes) == 1:
+        return np.stack(pixels)
+    stacked = np.zeros((len(pixels), 3, height, width), np.float32)
+    for target, one in zip(stacked, pixels, strict=True):
+        target[:, : one.shape[1], : one.shape[2]] = one
+    return stacked
 
 
 @functools.lru_cache(maxsize=8)

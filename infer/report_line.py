@@ -16,7 +16,7 @@ from roiline.infer.messages import Failing, Finished, Report, Several, Started
 EXIT_ORPHANED = 70
 EXIT_FAILING = 71
 
-HOLD_S = 0.05
+HOLD_S = 0.1
 """How long what is not urgent may wait for company."""
 
 

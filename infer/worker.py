@@ -206,9 +206,11 @@ class Worker:
             [item.image.image_id for item, _ in batch],
             padded=self._setup.batch_mode == "padded",
         )
+        if not (self._predictor.needs_pictures or self._predictor.needs_proposals):
+            return stacked
         pictures = tuple(picture.pixels for _, picture in batch if picture.pixels is not None)
         proposals = tuple(item.image.proposals for item, _ in batch if item.image.proposals is not None)
-        return replace(stacked, pictures=pictures, proposals=proposals) if pictures or proposals else stacked
+        return replace(stacked, pictures=pictures, proposals=proposals)
 
     def _keep(self, item: Item, result: Result | Failure, detect_s: float = 0.0, misc_s: float = 0.0) -> None:
         """Keeps one result, and hands the shard to the writer when it was the last."""
