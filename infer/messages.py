@@ -40,11 +40,10 @@ class Setup:
     truncated: TruncatedPolicy = "skip"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageWork:
+class ImageWork(NamedTuple):
     """Is one image to work on: its position in the run, its id, its file, and its (height, width) where the dataset knows it.
 
-    The file is a string: there are many of these, and a string travels several times faster than a `Path`.
+    There are many of these: a tuple travels several times faster than a dataclass, and a string than a `Path`.
 
     `proposals` (R, 4) in original pixels are given where the model makes none.
     """

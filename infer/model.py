@@ -51,6 +51,7 @@ class WholePredictor(Predictor):
         self._task = task
         takes_one = any(info.name == "data" and info.shape[0] == 1 for info in engine.inputs)
         self._one_picture = takes_one or bool(spec.taps)
+        self._has_parts = "masks" in spec.seams or "keypoints" in spec.seams
 
     @property
     def description(self) -> Mapping[str, str]:
@@ -131,14 +132,14 @@ class WholePredictor(Predictor):
         return [Classification(image_id, outputs[name][i].copy()) for i, image_id in enumerate(batch.ids)]
 
     def _split(self, outputs: dict[str, Tensor], batch: ImageBatch) -> list[Detections]:
-        boxes, scores, classes, count = (outputs[name] for name in self.spec.seams["detections"])
-        masks, maps = (split_rows(self._part(outputs, part), count) for part in ("masks", "keypoints"))
+        boxes, scores, classes, count = [outputs[name] for name in self.spec.seams["detections"]]
         found = [
-            Detections(
-                image_id, boxes[i, : count[i]].copy(), scores[i, : count[i]].copy(), classes[i, : count[i]].copy()
-            )
-            for i, image_id in enumerate(batch.ids)
+            Detections(image_id, boxes[i, :rows].copy(), scores[i, :rows].copy(), classes[i, :rows].copy())
+            for i, (image_id, rows) in enumerate(zip(batch.ids, count.tolist(), strict=True))
         ]
+        if not self._has_parts:
+            return found
+        masks, maps = (split_rows(self._part(outputs, part), count) for part in ("masks", "keypoints"))
         return [
             complete_detections(one, masks[i], maps[i], batch.sizes[i], self.spec, network_hw=batch.im_info[i, :2])
             for i, one in enumerate(found)

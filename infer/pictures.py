@@ -8,6 +8,7 @@ become BGR, CMYK becomes BGR, an animation gives its first frame.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import stat
@@ -43,6 +44,7 @@ JPEG_START = b"\xff\xd8"
 
 _JPEG_END = b"\xff\xd9"
 _PIECE = 1 << 20
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is not waited for
 
 PICTURE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".webp", ".tif", ".tiff", ".avif", ".jp2"}
@@ -88,7 +90,7 @@ def read_bytes(path: str | Path) -> bytes:
 
         return encode_frame(Path(path))
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
+        descriptor = os.open(name, _READING)
         try:
             status = os.fstat(descriptor)
             _check_status(name, status)
@@ -100,6 +102,16 @@ def read_bytes(path: str | Path) -> bytes:
     if not data:
         raise DataError(f"{path}: the file is empty (zero bytes)")
     return data
+
+
+def prefetch(path: str | Path) -> None:
+    """Asks the system to fetch a file, and waits for nothing; what is wrong with it is seen when it is read."""
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = os.open(path, _READING)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
 
 
 def decode_picture(

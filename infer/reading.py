@@ -24,7 +24,7 @@ from roiline.core.structures import Result, UInt8
 from roiline.core.timing import StageClock, Work
 from roiline.infer.decoder_words import DecoderWords
 from roiline.infer.messages import CutShort, ImageWork, Setup, ShardWork, Started
-from roiline.infer.pictures import JPEG_START, CutShortError, decode_picture, read_bytes
+from roiline.infer.pictures import JPEG_START, CutShortError, decode_picture, prefetch, read_bytes
 from roiline.infer.predictor import Predictor
 from roiline.infer.preparation import PreparedPicture
 from roiline.infer.report_line import HOLD_S, PipeLine
@@ -121,6 +121,7 @@ class Reading:
     def start(self, predictor: Predictor, rules: ImageRules) -> None:
         """Starts the readers, which prepare pictures by `rules`, as the predictor does it."""
         self._predictor, self._rules = predictor, rules
+        self._clock = self._open_clock("reader-0")
         self._readers = [
             self._line.guard(f"reader-{n}", partial(self._read_items, n)) for n in range(self._setup.readers)
         ]
@@ -145,6 +146,8 @@ class Reading:
         Either the reader sees that it is waited for, or it has laid the picture down before this looks. An event is waited for and not a
         lock: who opens a lock holds the interpreter, which the one that wakes up would have to wait for once more.
         """
+        if not self._readers:
+            return self._read(item.shard, item.image, self._clock)
         self._awaited = item
         while item.picture is None:
             if not self._events.poll(HOLD_S) and item.picture is None:
@@ -167,7 +170,10 @@ class Reading:
             if item is not None:
                 self._unlisted -= 1
                 way.append(item)
-                self._unread.put(item)
+                if self._readers:
+                    self._unread.put(item)
+                else:
+                    prefetch(item.image.path)
             elif (work := self._next_shard(wait=not way)) is not None:
                 self._unlisted = len(work.images)
                 self._listed = self._list(work)

@@ -151,7 +151,8 @@ def worker_setup(request: RunRequest, spec: ModelSpec) -> Setup:
         cores = len(os.sched_getaffinity(0)) // len(request.slots)
     else:
         cores = min(slot.device.threads for slot in request.slots)
-    readers = max(1, min(_MOST_READERS, cores))
+    shared = cores <= 1 and request.slots[0].device.kind == "cpu"
+    readers = 0 if shared else min(_MOST_READERS, max(1, cores))
     return Setup(
         python_path=tuple(sys.path),
         predictor=request.predictor,
