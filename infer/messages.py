@@ -19,7 +19,8 @@ from roiline.infer.request import NO_COMPANIONS, BatchMode, Companions, RunOverr
 class Setup:
     """Is the first message to a worker: what to open, and how to work.
 
-    `exif` is resolved; `read_ahead` is how many images may be on their way to the model.
+    `exif` is resolved. `readers` is how many threads read beside the model (0: pictures are read when the model comes to them),
+    `read_ahead` how many images may be on their way to it.
     """
 
     python_path: tuple[str, ...]

@@ -1,7 +1,8 @@
 """A worker's reading: the images of its shards in order, read, decoded and prepared by threads ahead of the model.
 
 The main lane asks for the next image and waits for its picture; whenever it asks, the readers get as many further images as may be on
-their way. So memory is bounded, and the order is that of the shards, whatever the speed of a disk.
+their way. So memory is bounded, and the order is that of the shards, whatever the speed of a disk. Without readers, which is right where
+they would share one core with the model, the picture is read when it is asked for, and the system is told early which files come.
 """
 
 from __future__ import annotations

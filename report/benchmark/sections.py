@@ -95,6 +95,10 @@ def show_latency(n: Numbers) -> str:
     )
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
 def show_timeline(n: Numbers) -> str:
     """Returns device use and queue fill over the run."""
     ahead = n.number("subject.read_ahead", 0)
@@ -274,8 +278,8 @@ def show_environment(n: Numbers) -> str:
             ("Network input", f"{shapes}{f', and {more} more shapes' if more > 0 else ''} (height × width: images)"),
             (
                 "Workers",
-                f"{len(subject['devices'])} ({escape(', '.join(subject['devices']))}), {subject['threads']} threads and "
-                f"{subject['readers']} {'reader' if subject['readers'] == 1 else 'readers'} each",
+                f"{len(subject['devices'])} ({escape(', '.join(subject['devices']))}), {_count(subject['threads'], 'thread')} "
+                f"and {_count(subject['readers'], 'reader')} each",
             ),
             ("Batch", f"{subject['batch_size']}, {subject['batch_mode']}"),
             (

@@ -256,6 +256,25 @@ def test_workers_that_always_die_end_the_run(root: Path, tmp_path: Path) -> None
         run_dataset(request, progress=False)
 
 
+@pytest.mark.parametrize(("cores", "workers", "readers"), [(1, 1, 0), (8, 8, 0), (2, 4, 0), (8, 4, 2), (2, 1, 2)])
+def test_a_reader_beside_the_model_needs_a_core(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, workers: int, readers: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(cores)))
+    setup = worker_setup(make_request(root, tmp_path, workers=workers), make_spec())
+    assert (setup.readers, setup.read_ahead) == (readers, 2 + readers)
+
+
+def test_a_worker_without_readers_gives_the_same(root: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert run_dataset(make_request(root, tmp_path / "out"), progress=False).exit_code == 0
+    finally:
+        os.sched_setaffinity(0, before)
+    assert result_bytes(tmp_path / "out") == reference
+
+
 def test_timing_covers_every_stage(root: Path, reference: dict[str, bytes]) -> None:
     timing = json.loads((root / "reference" / "timing.json").read_text())
     stages = timing["stages"]
