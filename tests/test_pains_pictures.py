@@ -40,16 +40,16 @@ ABORTING = "aborts.png"
 
 def open_with_aborting_decoder(model: Path, *args: Any, **options: Any) -> Any:
     """A predictor in whose process the decoder aborts on one file, as a fault in a C library does: Python sees no exception."""
-    from roiline.infer import worker
+    from roiline.infer import reading
 
-    decode = worker.decode_picture
+    decode = reading.decode_picture
 
     def decode_or_abort(data: bytes, *, where: Any, **rest: Any) -> Any:
         if Path(where).name == ABORTING:
             os.abort()
         return decode(data, where=where, **rest)
 
-    worker.decode_picture = decode_or_abort  # type: ignore[assignment]
+    reading.decode_picture = decode_or_abort  # type: ignore[assignment]
     return open_predictor(model, *args, **options)
 
 
