@@ -94,9 +94,8 @@ class Reading:
         self._unread: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._words = DecoderWords()
         self._awaited: Item | None = None
-        self._event = os.eventfd(
-            0
-        )  # counts the pictures that were waited for; nobody reads it, each change of it is an event
+        # The count of pictures that were waited for. Nobody reads it: each change of it is an event.
+        self._event = os.eventfd(0)
         self._events = select.epoll()
         self._events.register(self._event, select.EPOLLIN | select.EPOLLET)
         self._readers: list[threading.Thread] = []
@@ -173,7 +172,7 @@ class Reading:
                 way.append(item)
                 if self._readers:
                     self._unread.put(item)
-                else:
+                elif item.image.position not in item.shard.work.skip:
                     prefetch(item.image.path)
             elif (work := self._next_shard(wait=not way)) is not None:
                 self._unlisted = len(work.images)

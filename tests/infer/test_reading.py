@@ -189,3 +189,16 @@ def test_files_that_are_not_there_are_no_matter_for_fetching(tmp_path: Path) -> 
     prefetch(tmp_path / "absent.png")
     prefetch(tmp_path / "clip.avi" / "000001.frame")
     prefetch("zero\0byte.png")
+
+
+def test_what_is_not_to_be_touched_is_not_fetched(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr("roiline.infer.reading.prefetch", fetched.append)
+    reading, _ = open_reading(0)
+    reading.add(make_shard(0, paths, range(10, 14), skip={12: "hangs"}))
+    reading.start(Predictor(), RULES)  # type: ignore[arg-type]
+    for item, _ in take_all(reading):
+        if item.image.position == 13:
+            reading.stop()
+    reading.close()
+    assert fetched == [paths[10], paths[11], paths[13]]
