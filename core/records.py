@@ -95,7 +95,7 @@ def _decode_union(kinds: tuple[Any, ...], plain: Any, where: str, error: type[Ro
 def _decode_tuple(kinds: tuple[Any, ...], plain: Any, where: str, error: type[RoilineError]) -> Any:
     _expect(isinstance(plain, list), "a list", plain, where, error)
     if len(kinds) == 2 and kinds[1] is Ellipsis:
-        if set(map(type, plain)) <= _types_taken_whole(kinds[0]):  # a column of numbers or names may be very long
+        if _is_taken_whole(plain, _types_taken_whole(kinds[0])):  # a column of numbers or names may be very long
             return tuple(plain)
         return tuple(_decode(kinds[0], item, f"{where}[{i}]", error) for i, item in enumerate(plain))
     _expect(len(plain) == len(kinds), f"{len(kinds)} items", plain, where, error)
@@ -105,9 +105,16 @@ def _decode_tuple(kinds: tuple[Any, ...], plain: Any, where: str, error: type[Ro
 _type_hints = functools.cache(get_type_hints)
 
 
+def _is_taken_whole(plain: list[Any], types_taken: frozenset[type]) -> bool:
+    if not set(map(type, plain)) <= types_taken:
+        return False
+    integers = [item for item in plain if type(item) is int]
+    return not integers or (is_integer(min(integers)) and is_integer(max(integers)))
+
+
 @functools.cache
 def _types_taken_whole(kind: Any) -> frozenset[type]:
-    """Returns the types of which every value is taken as it is where `kind` is expected; none where values must be looked at."""
+    """Returns the types of which every value is taken as it is where `kind` is expected; none where each must be looked at."""
     if kind in (int, str, bool, types.NoneType):
         return frozenset({kind})
     members = [_types_taken_whole(member) for member in get_args(kind)]

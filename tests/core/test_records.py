@@ -71,3 +71,36 @@ def test_what_is_wrong_is_named(change, message):
 def test_a_number_may_be_whole_where_a_float_is_expected():
     plain = {"name": "x", "weights": [1, 2]}
     assert record_from_plain(Inner, plain, where="file").weights == (1.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    numbers: tuple[int, ...] = ()
+    ids: tuple[int | str, ...] = ()
+    reasons: tuple[str | None, ...] = ()
+    shares: tuple[float | int, ...] = ()
+
+
+def test_columns_are_taken_whole():
+    plain = {"numbers": [1, -(2**63), 2**63 - 1], "ids": [1, "a"], "reasons": [None, "b"], "shares": [1, 2.5]}
+    read = record_from_plain(Columns, plain, where="file")
+    assert read == Columns((1, -(2**63), 2**63 - 1), (1, "a"), (None, "b"), (1.0, 2.5))
+    assert [type(share) for share in read.shares] == [float, float]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "place"),
+    [
+        ("numbers", [1, 2**63], 1),
+        ("numbers", [1, True], 1),
+        ("numbers", [1.0], 0),
+        ("numbers", [[1]], 0),
+        ("ids", ["a", 10**400], 1),
+        ("ids", [None], 0),
+        ("reasons", [None, 5], 1),
+        ("shares", [1, float("nan")], 1),
+    ],
+)
+def test_a_wrong_value_of_a_column_is_named(column, values, place):
+    with pytest.raises(DataError, match=rf"^file\.{column}\[{place}\]: "):
+        record_from_plain(Columns, {column: values}, where="file")
