@@ -33,9 +33,13 @@ PACE_VARIABLE = "ROILINE_CHAOS_IMAGE_S"
 LOG_VARIABLE = "ROILINE_CHAOS_LOG"
 FULL_VARIABLE = "ROILINE_CHAOS_FULL"
 
+CORES_VARIABLE = "ROILINE_CHAOS_CORES"
+"""How many cores the job believes to have: with few its workers read in their main lane, with many they have readers beside it."""
+
 JOB = f"""
-import logging, sys
+import logging, os, sys
 from pathlib import Path
+os.sched_getaffinity = lambda _process: set(range(int(os.environ["{CORES_VARIABLE}"])))
 from run_support import make_request
 from roiline.core.errors import RoilineError
 from roiline.infer.run import run_dataset
@@ -73,7 +77,8 @@ def open_poisoned(model: Path, *args: Any, **options: Any) -> Any:
 
 def start_job(root: Path, out: Path, log: Path, **variables: str) -> subprocess.Popen[bytes]:
     """Starts the run in a process group of its own; what it says goes to the end of `log`.text."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), LOG_VARIABLE: str(log), **variables}
+    ours = {"PYTHONPATH": str(Path(__file__).parent), LOG_VARIABLE: str(log), CORES_VARIABLE: "1"}
+    environment = {**os.environ, **ours, **variables}
     with log.with_suffix(".text").open("ab") as text:
         return subprocess.Popen(
             [sys.executable, "-c", JOB, str(root), str(out)], env=environment, start_new_session=True, stderr=text
@@ -120,6 +125,7 @@ class Attack:
     small: bool
     pace: dict[str, str]
     workers: set[int] = field(default_factory=set)
+    starts: int = 0
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
     damaged: int = 0
     deaths: int = 0
@@ -145,7 +151,10 @@ class Attack:
         return sorted(self.out.glob("shards/*.shard"))
 
     def _run_once(self) -> int:
-        job = start_job(self.root, self.out, self.log, **self.pace)
+        self.starts += 1
+        cores = 3 * WORKERS if self.starts % 2 else WORKERS
+        self.report.append(f"a start with {cores} cores")
+        job = start_job(self.root, self.out, self.log, **self.pace, **{CORES_VARIABLE: str(cores)})
         try:
             while self.blows and self.blows[0] != "fill the disk":
                 self._wait_for_shards(job, self.random.randint(2, 3))
