@@ -31,13 +31,14 @@ class Line:
 
     def __init__(self) -> None:
         self.said: list[int] = []
-        self.flushes = 0
+        self.flushed = threading.Event()
 
     def announce(self, reports: list[Started]) -> None:
         self.said += [report.position for report in reports]
 
     def flush(self) -> None:
-        self.flushes += 1
+        assert not self.flushed.is_set()
+        self.flushed.set()
 
     def guard(self, name: str, target: Any) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -46,13 +47,15 @@ class Line:
 
 
 class Predictor:
-    """Stands for a model; `delay_s` is what each picture takes longer to prepare."""
+    """Stands for a model that prepares pictures once `ready` is set."""
 
     needs_pictures = True
-    delay_s = 0.0
+
+    def __init__(self, ready: threading.Event | None = None) -> None:
+        self._ready = ready
 
     def prepare(self, picture: Any, rules: ImageRules) -> Any:
-        time.sleep(self.delay_s)
+        assert self._ready is None or self._ready.wait(60)
         return prepare_picture(picture, rules)
 
 
@@ -132,11 +135,13 @@ def test_no_more_is_on_its_way_than_may_be(paths: list[str], readers: int) -> No
     reading.start(Predictor(), RULES)  # type: ignore[arg-type]
     first = reading.take_next()
     assert first is not None
-    time.sleep(0.05)
     assert line.said == list(range(ANNOUNCED))
     waiting = reading._on_their_way
     assert [item.image.position for item in waiting] == [1, 2]
-    assert all((item.picture is not None) == (readers > 0) for item in waiting)
+    limit = time.monotonic() + 60
+    while readers and not all(item.picture is not None for item in waiting):
+        assert time.monotonic() < limit, "the readers do not read ahead"
+    assert readers or all(item.picture is None for item in waiting)
     reading.stop()
     assert sum(1 for _ in take_all(reading)) == 39, "a shard that is being listed is listed to its end"
     reading.close()
@@ -174,14 +179,12 @@ def test_a_careful_shard_is_read_batch_by_batch(paths: list[str], readers: int, 
 
 def test_reports_do_not_wait_for_a_slow_picture(paths: list[str]) -> None:
     reading, line = open_reading(1)
-    slow = Predictor()
-    slow.delay_s = 0.3
+    slow = Predictor(ready=line.flushed)
     reading.add(make_shard(0, paths, range(1)))
     reading.stop()
     reading._stopping.clear()  # the end is known, the shard is worked on
     reading.start(slow, RULES)  # type: ignore[arg-type]
-    assert len(list(take_all(reading))) == 1
-    assert line.flushes == 1
+    assert len(list(take_all(reading))) == 1, "the picture was there only after reports had gone"
     reading.close()
 
 
