@@ -198,9 +198,9 @@ def time_run(model: Path, folder: Path, out: Path, workers: int) -> Rates:
 def main() -> None:
     """Measures both in turn and prints medians and the median of the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--scale", type=int, default=800)
     parser.add_argument("--max-size", type=int, default=1333)
     options = parser.parse_args()
