@@ -32,8 +32,7 @@ class DecoderWords:
             self._stderr = _move_up(os.open(os.devnull, os.O_WRONLY))
         self._inside = 0
         self._alone = False
-        self._waiting = 0  # for a turn alone
-        self._waiters = 0  # for any change
+        self._waiting = 0
         self._changed = threading.Condition()
 
     def listen(self, decode: Callable[[], T]) -> tuple[T, str | None]:
@@ -60,9 +59,7 @@ class DecoderWords:
         with self._changed:
             self._waiting += alone
             while self._alone or (self._inside if alone else self._waiting):
-                self._waiters += 1
                 self._changed.wait()
-                self._waiters -= 1
             self._waiting -= alone
             self._inside += 1
             self._alone = alone
@@ -73,15 +70,15 @@ class DecoderWords:
 
     def _leave(self, start: int) -> str | None:
         with self._changed:
-            size = os.fstat(self._file).st_size
-            said = os.pread(self._file, size - start, start).splitlines() if size > start else []
             self._inside -= 1
             self._alone = False
             if self._inside == 0:
-                os.dup2(self._stderr, _STDERR)
+                os.dup2(self._stderr, _STDERR)  # before looking: what others say until now is in the file too
+            size = os.fstat(self._file).st_size
+            said = os.pread(self._file, size - start, start).splitlines() if size > start else []
+            if self._inside == 0:
                 self._hand_on(size)
-            if self._waiters:
-                self._changed.notify_all()
+            self._changed.notify_all()
         if not said:
             return None
         complaints = dict.fromkeys(line for line in said if line.startswith(_COMPLAINTS))

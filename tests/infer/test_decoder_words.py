@@ -12,6 +12,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pytest
 from run_support import make_request, result_bytes, write_model, write_pictures
 
 from roiline.core.errors import EXIT_DONE
@@ -90,3 +91,22 @@ def test_a_run_marks_the_row_of_a_damaged_picture_and_names_it(tmp_path: Path, c
     assert "damaged inside, the decoder says: Corrupt JPEG data" in content["degraded"][0]["reason"]
     warned = capfd.readouterr().err
     assert f"{tmp_path}/pictures/10.jpg: damaged inside" in warned
+
+
+def test_what_another_thread_says_last_is_handed_on(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = DecoderWords()
+    redirect = os.dup2
+
+    def say_and_redirect(source: int, target: int) -> None:
+        os.write(2, b"late\n")  # by another thread, just before the standard error is changed
+        redirect(source, target)
+
+    def say() -> int:
+        os.write(2, b"early\n")
+        monkeypatch.setattr(os, "dup2", say_and_redirect)
+        return 5
+
+    assert words.listen(say) == (5, None)
+    monkeypatch.undo()
+    assert capfd.readouterr().err == "early\nlate\n"
+    words.close()
