@@ -52,8 +52,8 @@ def _open_session(path: Path, stage: Stage | None, device: Device, folder: Path)
     options.log_severity_level = 4
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
+    source = str(path) if stage is None else load_model(path, stage=stage).SerializeToString()
     try:
-        source = str(path) if stage is None else load_model(path, stage=stage).SerializeToString()
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # as above
         raise ModelError(f"{path}: ONNX Runtime cannot load this model for profiling: {error}") from error

@@ -175,7 +175,7 @@ class Engine:
         if self._pictures is None:
             raise UsageError("this engine takes prepared pictures only")
         expected = [one for one in self._expected_inputs if one.info.name != "data"]
-        self._check_feeds(feeds, expected)
+        self._check_feeds(feeds, expected, beside=" beside pictures")
         return Ticket(pending=self._pictures.submit_pictures(pictures, size_hw, feeds))
 
     def collect(self, ticket: Ticket) -> dict[str, Tensor]:
@@ -199,10 +199,10 @@ class Engine:
         return results
 
     @staticmethod
-    def _check_feeds(feeds: Mapping[str, Tensor], expected: Sequence[_Expected]) -> None:
+    def _check_feeds(feeds: Mapping[str, Tensor], expected: Sequence[_Expected], *, beside: str = "") -> None:
         if len(feeds) != len(expected) or not all(one.info.name in feeds for one in expected):
             names = sorted(one.info.name for one in expected)
-            raise UsageError(f"the engine takes the inputs {names} here, it was given {sorted(feeds)}")
+            raise UsageError(f"the engine takes the inputs {names}{beside}, it was given {sorted(feeds)}")
         _check_tensors(feeds, expected, UsageError)
 
     def _open_backend(self) -> Backend:

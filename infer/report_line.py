@@ -59,10 +59,9 @@ class PipeLine:
             self._send(held[0] if len(held) == 1 else Several(tuple(held)))
 
     def _send(self, report: Report) -> None:
+        content = pickle.dumps(report, pickle.HIGHEST_PROTOCOL)  # the connection's own `send` pickles much more slowly
         try:
-            self._connection.send_bytes(
-                pickle.dumps(report, pickle.HIGHEST_PROTOCOL)
-            )  # `send` pickles much more slowly
+            self._connection.send_bytes(content)
         except OSError:
             os._exit(EXIT_ORPHANED)
         self._last_sent = time.monotonic()
