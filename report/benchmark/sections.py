@@ -59,9 +59,19 @@ def show_time_of_image(n: Numbers) -> str:
         )
     legend = make_legend((stage, _NAMES.get(stage, stage)) for stage in dict.fromkeys(seen))
     return (
-        "<p>Milliseconds of lane time for each image. The lanes work side by side: a run is as fast as its fullest lane, "
-        f"and what the others idle costs nothing.</p>{''.join(bars)}{legend}{_source_of_parts(n.report)}"
+        f"<p>Milliseconds of lane time for each image. {_how_lanes_work(n.report)}</p>{''.join(bars)}{legend}{_source_of_parts(n.report)}"
         f"<details><summary>The numbers</summary>{make_table(('Lane', 'Stage', 'ms/image', 'Share'), table, text_columns=(1,))}</details>"
+    )
+
+
+def _how_lanes_work(report: Report) -> str:
+    if report["subject"]["readers"]:
+        return (
+            "The lanes work side by side: a run is as fast as its fullest lane, and what the others idle costs nothing."
+        )
+    return (
+        "A worker with one core has no readers: its model lane reads each picture itself when it comes to it, which is its waiting here "
+        "and the Readers' work. Only the writer works beside it."
     )
 
 
@@ -87,9 +97,14 @@ def show_latency(n: Numbers) -> str:
         panels.append(f'<div id="latency-{key}"{hidden}>{draw_latency(n.report["latencies"][key])}</div>')
     rows = [(title, *(n.number(f"latencies.{key}.stats.{name}", 1) for name in _PERCENTILES)) for key, title in kinds]
     heads = ("Milliseconds", *(name.removesuffix("_ms") for name in _PERCENTILES))
+    queues = "Nothing is read ahead here, so hardly a picture waits."
+    if n.report["subject"]["readers"]:
+        queues = (
+            "A pipeline that reads ahead makes pictures wait on purpose, so that the model never does; what is left without the queues "
+            "is the work."
+        )
     return (
-        "<p>From the start of reading a picture to its result. A pipeline that reads ahead makes pictures wait on purpose, so that "
-        "the model never does; what is left without the queues is the work. Pictures that share an engine call each have the time of the "
+        f"<p>From the start of reading a picture to its result. {queues} Pictures that share an engine call each have the time of the "
         "whole call.</p>"
         f'<div class="choice">{"".join(buttons)}</div>{"".join(panels)}{make_table(heads, rows)}'
     )
@@ -101,10 +116,11 @@ def _count(number: int, noun: str) -> str:
 
 def show_timeline(n: Numbers) -> str:
     """Returns device use and queue fill over the run."""
-    ahead = n.number("subject.read_ahead", 0)
+    ahead = f"At most {n.number('subject.read_ahead', 0)} pictures a worker are on their way to the model."
+    if not n.report["subject"]["readers"]:
+        ahead = "No picture is prepared before the model comes to it."
     return (
-        f"<p>The typical round from its first order to its last result. At most {ahead} pictures a worker are on their way to "
-        "the model.</p>"
+        f"<p>The typical round from its first order to its last result. {ahead}</p>"
         f"{draw_device_use(n.report)}{draw_queue(n.report)}{_show_gpus(n)}"
     )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmark_cases import IMAGES, make_benchmark, make_case_report
+from benchmark_cases import IMAGES, WHEN, make_benchmark, make_case_report
 
 from roiline.core.errors import DataError
 from roiline.core.files import write_json
@@ -208,3 +208,23 @@ def test_a_baseline_of_something_else_is_said() -> None:
     report = make_report(make_benchmark(workers=2), baseline=before)
     assert report["baseline"]["not_alike"] == ["devices"]
     assert "measured with something else (devices)" in make_page(report)
+
+
+def test_the_page_says_what_workers_without_readers_do() -> None:
+    benchmark = make_benchmark()
+    alone = replace(benchmark, subject=replace(benchmark.subject, readers=0))
+    pages = [html.unescape(make_page(make_report(one, now=WHEN), thumbnails=())) for one in (benchmark, alone)]
+    for text in (
+        "work side by side",
+        "A pipeline that reads ahead",
+        "pictures a worker are on their way",
+        "1 reader each",
+    ):
+        assert [text in page for page in pages] == [True, False], text
+    for text in (
+        "reads each picture itself",
+        "Nothing is read ahead here",
+        "No picture is prepared before",
+        "no readers each",
+    ):
+        assert [text in page for page in pages] == [False, True], text
