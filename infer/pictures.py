@@ -44,7 +44,7 @@ JPEG_START = b"\xff\xd8"
 
 _JPEG_END = b"\xff\xd9"
 _PIECE = 1 << 20
-_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe is not waited for
+_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # what becomes a pipe meanwhile is not waited for
 
 PICTURE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".webp", ".tif", ".tiff", ".avif", ".jp2"}
@@ -90,11 +90,10 @@ def read_bytes(path: str | Path) -> bytes:
 
         return encode_frame(Path(path))
     try:
+        size = _check_file(name)
         descriptor = os.open(name, _READING)
         try:
-            status = os.fstat(descriptor)
-            _check_status(name, status)
-            data = _read_whole(descriptor, status.st_size)
+            data = _read_whole(descriptor, size)
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:  # a ValueError is a name that no file system can hold
@@ -106,7 +105,8 @@ def read_bytes(path: str | Path) -> bytes:
 
 def prefetch(path: str | Path) -> None:
     """Asks the system to fetch a file, and waits for nothing; what is wrong with it is seen when it is read."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, DataError):
+        _check_file(path)
         descriptor = os.open(path, _READING)
         try:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
@@ -176,7 +176,7 @@ def read_size(path: Path, *, exif: ExifPolicy = "apply") -> tuple[int, int]:
         DataError: the file cannot be read, or is not a picture.
     """
     try:
-        _check_status(path, os.stat(path))
+        _check_file(path)
         with path.open("rb") as file:
             header = read_header(file)
     except HeaderError as error:
@@ -241,12 +241,15 @@ def _read_whole(descriptor: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _check_status(path: str | Path, status: os.stat_result) -> None:
+def _check_file(path: str | Path) -> int:
+    """Returns the size of a file that may be opened as a picture; a pipe or a device is never opened, for that alone does something."""
+    status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
         raise DataError(f"{path}: expected a picture file, it is {kind}")
     if status.st_size > MAX_BYTES:
         raise DataError(f"{path}: the file has {status.st_size} bytes, pictures may have {MAX_BYTES}")
+    return status.st_size
 
 
 def _check_bytes(data: bytes, where: object, max_pixels: int) -> PictureHeader:

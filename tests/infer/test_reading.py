@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,11 +14,12 @@ import cv2
 import numpy as np
 import pytest
 
+from roiline.core.errors import DataError
 from roiline.core.spec import ImageRules
 from roiline.core.timing import StageClock
 from roiline.engines.protocol import Device
 from roiline.infer.messages import ImageWork, Setup, ShardWork, Started
-from roiline.infer.pictures import MAX_PIXELS, prefetch
+from roiline.infer.pictures import MAX_PIXELS, prefetch, read_bytes
 from roiline.infer.preparation import prepare_picture
 from roiline.infer.reading import ANNOUNCED, Item, Reading
 from roiline.infer.request import RunOverrides
@@ -192,6 +195,18 @@ def test_files_that_are_not_there_are_no_matter_for_fetching(tmp_path: Path) -> 
     prefetch(tmp_path / "absent.png")
     prefetch(tmp_path / "clip.avi" / "000001.frame")
     prefetch("zero\0byte.png")
+
+
+def test_a_pipe_is_not_opened_by_fetching_or_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path may not be long
+    os.mkfifo("pipe.png")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("s.png")
+        monkeypatch.setattr(os, "open", lambda *_: pytest.fail("it was opened"))
+        for name in ("pipe.png", "s.png"):
+            prefetch(tmp_path / name)
+            with pytest.raises(DataError, match="no regular file"):
+                read_bytes(tmp_path / name)
 
 
 def test_what_is_not_to_be_touched_is_not_fetched(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
